@@ -159,6 +159,10 @@ class GraphBuilder:
         """The spec of a tensor of this graph."""
         return self._specs[name]
 
+    def has(self, name: str) -> bool:
+        """Whether a tensor of this name exists."""
+        return name in self._specs
+
     def build(self) -> Graph:
         """The finished graph."""
         return Graph(

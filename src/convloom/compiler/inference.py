@@ -1,0 +1,28 @@
+"""A trained network as it predicts: ops that only act in training are replaced or passed by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from convloom.compiler.rewrite import without_dead_code
+from convloom.ir import Graph, Node
+from convloom.ops.base import Op
+
+
+def for_inference(graph: Graph) -> Graph:
+    """The graph with every op in its inference form (dropout gone).
+
+    Output names are kept: an output that a passed-by op made is read from that op's input.
+    """
+    stands_for: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        inputs = tuple(stands_for.get(name, name) for name in node.inputs)
+        assert isinstance(node.op, Op)
+        op = node.op.inference()
+        if op is None:
+            stands_for[node.outputs[0]] = inputs[0]
+        else:
+            nodes.append(replace(node, op=op, inputs=inputs))
+    outputs = tuple(stands_for.get(name, name) for name in graph.outputs)
+    return without_dead_code(graph.replacing(nodes=tuple(nodes), outputs=outputs))
