@@ -1,0 +1,201 @@
+"""Kernel sources to callable functions: one small shared object for each specialisation."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from convloom.backends.cpu.cache import ObjectCache, cache_directory
+from convloom.backends.cpu.launch import Specialisation
+from convloom.backends.cpu.toolchain import Compiler, CompilerError, cpu_features
+
+SOURCES = Path(__file__).resolve().parents[2] / "kernels" / "cpu"
+ENTRY = "convloom_kernel"
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_FIRST_ERROR = re.compile(r"^.*\berror:.*$", re.MULTILINE | re.IGNORECASE)
+
+
+@dataclass
+class Jit:
+    """Compiles specialisations and loads them; remembers what it has loaded.
+
+    One instance serves a process; see ``shared_jit``.
+    """
+
+    compiler: Compiler
+    cache: ObjectCache
+    _loaded: dict[Specialisation, int] = field(default_factory=dict)
+    _runtime: ctypes.CDLL | None = None
+
+    def load(self, wanted: Iterable[Specialisation]) -> dict[Specialisation, int]:
+        """The address of each kernel; what neither memory nor disk has is compiled, in one batch.
+
+        Raises:
+            CompilerError: the compiler refused a kernel.
+        """
+        asked = list(dict.fromkeys(wanted))
+        missing = [s for s in asked if s not in self._loaded]
+        for specialisation, library in zip(
+            missing, self._libraries([_Unit.kernel(s) for s in missing]), strict=True
+        ):
+            self._loaded[specialisation] = _address(library)
+        return {s: self._loaded[s] for s in asked}
+
+    def runtime(self) -> ctypes.CDLL:
+        """The library of the thread pool."""
+        self.load(())
+        assert self._runtime is not None
+        return self._runtime
+
+    def _libraries(self, kernels: list[_Unit]) -> list[ctypes.CDLL]:
+        """The kernels' libraries; the runtime is loaded along with the first of them."""
+        units = kernels if self._runtime else [*kernels, _Unit.plain("runtime")]
+        paths = [self.cache.path(unit.stem, self._key(unit)) for unit in units]
+        found = [self._load_cached(path) for path in paths]
+        todo = [i for i, library in enumerate(found) if library is None]
+        if todo:
+            built = self._compile([units[i] for i in todo], [paths[i] for i in todo])
+            for i, library in zip(todo, built, strict=True):
+                found[i] = library
+        libraries = [library for library in found if library is not None]
+        if self._runtime is None:
+            self._runtime = libraries.pop()
+        return libraries
+
+    def _load_cached(self, path: Path) -> ctypes.CDLL | None:
+        if not self.cache.holds(path):
+            return None
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            return None  # e.g. a folder mounted noexec: the fresh build is loaded from elsewhere
+
+    def _compile(self, units: list[_Unit], paths: list[Path]) -> list[ctypes.CDLL]:
+        count = f"{len(units)} kernel{'s' if len(units) > 1 else ''}"
+        _say(f"compiling {count} with {self.compiler.name} … ")
+        start = time.perf_counter()
+        folder = Path(tempfile.mkdtemp(prefix="convloom-"))
+        try:
+            with ThreadPoolExecutor(_cores()) as threads:
+                built = list(threads.map(lambda unit: self._build(unit, folder), units))
+            # A loaded object stays mapped after its file is gone, so the folder can go at once.
+            libraries = [ctypes.CDLL(str(path)) for path in built]
+            for path, destination in zip(built, paths, strict=True):
+                self.cache.publish(path, destination)
+        except BaseException:
+            _say("failed\n")
+            raise
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        _say(f"{time.perf_counter() - start:.1f} s\n")
+        return libraries
+
+    def _build(self, unit: _Unit, folder: Path) -> Path:
+        stem = f"{unit.stem}-{self._key(unit)[:16]}"
+        source, output = folder / f"{stem}.cpp", folder / f"{stem}.so"
+        source.write_text(unit.text)
+        done = self.compiler.build(source, output, SOURCES)
+        if done.returncode != 0 or not output.exists():
+            raise self._refusal(unit, done.stdout + done.stderr)
+        return output
+
+    def _refusal(self, unit: _Unit, messages: str) -> CompilerError:
+        handle, log = tempfile.mkstemp(prefix=f"convloom-{unit.stem}-", suffix=".log")
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{' '.join(self.compiler.command)}\n{unit.text}\n{messages}")
+        match = _FIRST_ERROR.search(messages)
+        first = match.group(0).strip() if match else (messages.strip().splitlines() or ["?"])[-1]
+        return CompilerError(
+            f"{self.compiler.name} could not compile the kernel {unit.title}: {first} "
+            f"(full log: {log})"
+        )
+
+    def _key(self, unit: _Unit) -> str:
+        facts = (
+            unit.text,
+            _source_digest(unit.stem),
+            self.compiler.identity,
+            *self.compiler.command,
+            *self.compiler.flags,
+            cpu_features(),
+        )
+        return hashlib.sha256("\0".join(facts).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """One translation unit: the source it stands for, its text, and its name in messages."""
+
+    stem: str
+    text: str
+    title: str
+
+    @staticmethod
+    def plain(stem: str) -> _Unit:
+        return _Unit(stem, f'#include "{stem}.cpp"\n', stem)
+
+    @staticmethod
+    def kernel(specialisation: Specialisation) -> _Unit:
+        stem, constants = specialisation.source, specialisation.constants
+        members = "".join(f"    static constexpr long {n} = {v};\n" for n, v in constants)
+        text = (
+            f'#include "{stem}.cpp"\n'
+            f"using namespace convloom;\n"
+            f"namespace {{\nstruct P {{\n{members}}};\n}}\n"
+            f'extern "C" __attribute__((visibility("default")))\n'
+            f"void {ENTRY}(const Arg* args, long item, Worker* worker) {{\n"
+            f"    {stem}<P>(args, item, worker);\n}}\n"
+        )
+        shown = ", ".join(f"{n}={v}" for n, v in constants)
+        return _Unit(stem, text, f"{stem}({shown})")
+
+
+@cache
+def _source_digest(stem: str) -> str:
+    """Digest of a kernel source and of every header that it includes."""
+    digest, todo, seen = hashlib.sha256(), [f"{stem}.cpp"], set[str]()
+    while todo:
+        name = todo.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        text = (SOURCES / name).read_text()
+        digest.update(f"{name}\0{text}\0".encode())
+        todo.extend(_INCLUDE.findall(text))
+    return digest.hexdigest()
+
+
+def _address(library: ctypes.CDLL) -> int:
+    address = ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p).value
+    assert address is not None
+    return address
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+@cache
+def _jit(compiler: Compiler, folder: Path) -> Jit:
+    return Jit(compiler, ObjectCache(folder))
+
+
+def shared_jit(compiler: Compiler) -> Jit:
+    """The process's JIT for this compiler and the present cache folder."""
+    return _jit(compiler, cache_directory())
