@@ -109,11 +109,7 @@ CL_INLINE f32 horizontal_sum(vec v) {
 // The first n lanes (0 <= n <= LANES) from memory, the others zero; reads nothing beyond them.
 CL_INLINE vec load_partial(const f32* p, long n) {
 #if CL_LANES == 16 && defined(__AVX512F__)
-#if defined(__clang__)
-    return __builtin_ia32_loadups512_mask((const vec*)p, zero(), (unsigned short)((1u << n) - 1));
-#else
     return __builtin_ia32_loadups512_mask(p, zero(), (unsigned short)((1u << n) - 1));
-#endif
 #else
     vec v = zero();
     for (long i = 0; i < n; i++) v[i] = p[i];
@@ -124,11 +120,7 @@ CL_INLINE vec load_partial(const f32* p, long n) {
 // Writes the first n lanes (0 <= n <= LANES), touches nothing beyond them.
 CL_INLINE void store_partial(f32* p, vec v, long n) {
 #if CL_LANES == 16 && defined(__AVX512F__)
-#if defined(__clang__)
-    __builtin_ia32_storeups512_mask((vec*)p, v, (unsigned short)((1u << n) - 1));
-#else
     __builtin_ia32_storeups512_mask(p, v, (unsigned short)((1u << n) - 1));
-#endif
 #else
     for (long i = 0; i < n; i++) p[i] = v[i];
 #endif
