@@ -1,0 +1,320 @@
+"""An engine: one network bound to one device, with plans for every batch size that turns up.
+
+All plans share the persistent arena (parameters, optimiser states, controls) and the kernels, so
+the short last batch of an epoch costs a plan and no compilation.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convloom.backends import Executable, Storage, get_backend, resolve_device
+from convloom.compiler import compile_graph
+from convloom.ir import ConvloomError, Graph, Plan, Role, ShapeError
+from convloom.ops.control import HYPER
+from convloom.ops.loss import check_targets
+from convloom.training.graphs import (
+    INDEX,
+    PROBABILITY,
+    Loss,
+    Optimizer,
+    TargetKind,
+    evaluation_graph,
+    prediction_graph,
+    training_graph,
+)
+from convloom.training.protocols import StepResult
+
+if TYPE_CHECKING:
+    from convloom.nn import Module
+
+#: Bound executables kept at a time; the least recently used goes first.
+_KEPT_EXECUTABLES = 6
+
+
+class Engine:
+    """Runs training, evaluation and prediction steps of one model.
+
+    Args:
+        model: the network; parameters not set yet are drawn with ``seed``.
+        loss: for training and evaluation; prediction needs none.
+        optimizer: for training.
+        input_shape: (C, H, W) of one image.
+        device: ``auto``, ``cpu`` or ``reference``.
+        kernels: ``auto``, or the highest rung of the device's ladder to use.
+        seed: of initial parameters and dropout masks.
+        max_norm: clip gradients to this global norm; None leaves them alone.
+
+    Raises:
+        ConvloomError: a device that is not there, an unknown rung, shapes that cannot fit.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        loss: Loss | None = None,
+        optimizer: Any = None,
+        input_shape: tuple[int, int, int],
+        device: str = "auto",
+        kernels: str = "auto",
+        seed: int = 0,
+        max_norm: float | None = None,
+    ) -> None:
+        self.model = model
+        self.loss = loss
+        self.optimizer: Optimizer | None = optimizer
+        self.input_shape = input_shape
+        self.device = resolve_device(device)
+        self.kernels = kernels
+        self.seed = seed
+        self.max_norm = max_norm
+        self.steps_done = 0
+        self._backend = get_backend(self.device)
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
+        self._current: Executable | None = None
+        self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
+        self._storage = self._new_storage()
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+        plan = self._plan(("predict", 1), lambda: self._prediction(1))
+        return plan.graph.specs[plan.graph.outputs[0]].shape[-1]
+
+    def plan(self, batch_size: int) -> Plan:
+        """The training step's plan for class-number targets."""
+        return self._training_plan(batch_size, INDEX)
+
+    def set_hyper(self, **values: float) -> None:
+        """Set learning rate, momentum and the like; they hold until set again.
+
+        Raises:
+            KeyError: a name that is not in ``ops.control.HYPER``.
+        """
+        if "hyper" not in self._storage.layouts:
+            return
+        current = self._storage.read("hyper")
+        for name, value in values.items():
+            if name not in HYPER:
+                raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(HYPER)}")
+            current[HYPER.index(name)] = value
+        self._storage.write("hyper", current)
+
+    def train_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
+        """Forward, backward and update of one batch (n, C, H, W); any n ≥ 1.
+
+        Raises:
+            ConvloomError: images or targets that do not fit the network; nothing has run then.
+        """
+        if self.loss is None or self.optimizer is None:
+            raise ConvloomError("training needs a loss and an optimizer; this engine has none")
+        x, target, kind = self._checked(images, targets)
+        key = ("train", len(x), kind.name)
+        executable = self._executable(key, lambda: self._training_plan(len(x), kind))
+        self._write_batch(executable, x, target, kind)
+        self._write_counter()
+        executable.run()
+        self.steps_done += 1
+        return self._result(executable, len(x))
+
+    def evaluate_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
+        """Loss and right answers of one batch; nothing is updated, dropout is off."""
+        if self.loss is None:
+            raise ConvloomError("evaluation needs a loss; this engine has none")
+        x, target, kind = self._checked(images, targets)
+        key = ("evaluate", len(x), kind.name)
+        executable = self._executable(key, lambda: self._evaluation_plan(len(x), kind))
+        self._write_batch(executable, x, target, kind)
+        executable.run()
+        return self._result(executable, len(x))
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """The network's output, logits (n, classes), for float32 images (n, C, H, W)."""
+        x = self._checked_images(images)
+        executable = self._executable(("predict", len(x)), lambda: self._prediction(len(x)))
+        executable.write("input", x)
+        executable.run()
+        return executable.read(executable.plan.graph.outputs[0])
+
+    def read(self, name: str) -> np.ndarray:
+        """A copy of a parameter, state or control, or of any tensor the last step kept.
+
+        Raises:
+            KeyError: no such tensor, or one whose memory was used again; names what can be read.
+        """
+        if name in self._storage.layouts:
+            return self._storage.read(name)
+        if self._current is None:
+            known = ", ".join(self._storage.layouts)
+            raise KeyError(f"nothing has run yet, so only {known} can be read, not {name!r}")
+        return self._current.read(name)
+
+    def write(self, name: str, value: np.ndarray) -> None:
+        """Replace a parameter, state or control.
+
+        Raises:
+            KeyError: no such tensor.
+            ShapeError: a value of another shape.
+        """
+        if name not in self._storage.layouts:
+            known = ", ".join(self._storage.layouts)
+            raise KeyError(f"cannot write {name!r}; what lives between steps is {known}")
+        self._storage.write(name, np.asarray(value))
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies of everything that lives between steps, logical shapes, by name."""
+        held = {
+            name: self._storage.read(name)
+            for name in self._storage.layouts
+            if name not in ("counter", "hyper", "loss.grad")
+        }
+        held["counter"] = np.array([self.seed, self.steps_done], np.uint64)
+        return held
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Replace everything that ``state`` names.
+
+        Raises:
+            KeyError: a name this network does not have; nothing has been replaced then.
+        """
+        unknown = [n for n in state if n not in self._storage.layouts and n != "counter"]
+        if unknown:
+            raise KeyError(f"this network has no tensor {', '.join(unknown)}")
+        for name, value in state.items():
+            if name == "counter":
+                self.seed, self.steps_done = (int(v) for v in value)
+            else:
+                self.write(name, value)
+
+    def watched_step(self, images: np.ndarray, targets: np.ndarray) -> str | None:
+        """A training step run one kernel at a time.
+
+        Returns:
+            The title of the first step that made a NaN or Inf, or None.
+        """
+        x, target, kind = self._checked(images, targets)
+        key = ("train", len(x), kind.name)
+        executable = self._executable(key, lambda: self._training_plan(len(x), kind))
+        self._write_batch(executable, x, target, kind)
+        self._write_counter()
+        found = executable.run_watched()
+        self.steps_done += 1
+        return found
+
+    # What follows makes plans and moves batches.
+
+    def _trace(self, batch_size: int) -> Graph:
+        return self.model.trace(self.input_shape, batch_size)
+
+    def _prediction(self, batch_size: int) -> Plan:
+        return self._compiled(prediction_graph(self._trace(batch_size)))
+
+    def _evaluation_plan(self, batch_size: int, kind: TargetKind) -> Plan:
+        assert self.loss is not None
+        loss = self.loss
+        return self._plan(
+            ("evaluate", batch_size, kind.name),
+            lambda: self._compiled(evaluation_graph(self._trace(batch_size), loss, kind)),
+        )
+
+    def _training_plan(self, batch_size: int, kind: TargetKind) -> Plan:
+        assert self.loss is not None and self.optimizer is not None
+        loss, optimizer = self.loss, self.optimizer
+        clip = self.max_norm is not None
+        return self._plan(
+            ("train", batch_size, kind.name),
+            lambda: self._compiled(
+                training_graph(self._trace(batch_size), loss, kind, optimizer, clip)
+            ),
+        )
+
+    def _compiled(self, graph: Graph) -> Plan:
+        return compile_graph(graph, self._backend, self.kernels)
+
+    def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
+        if key not in self._plans:
+            self._plans[key] = make()
+        return self._plans[key]
+
+    def _new_storage(self) -> Storage:
+        """Memory for everything that lives between steps, filled with the model's parameters."""
+        trains = self.loss is not None and self.optimizer is not None
+        plan = self._training_plan(1, INDEX) if trains else self._prediction(1)
+        self.model.initialize(self.seed)
+        storage = self._backend.storage(plan)
+        weights = self.model.state_dict()
+        for name in plan.graph.named(Role.PARAMETER):
+            storage.write(name, weights[name])
+        self._storage = storage
+        if "loss.grad" in storage.layouts:
+            storage.write("loss.grad", np.ones((), np.float32))
+        self.set_hyper(**self._initial_hyper)
+        if self.max_norm is not None:
+            self.set_hyper(max_norm=self.max_norm)
+        self.model.bind(self)
+        return storage
+
+    def _executable(self, key: tuple[Any, ...], plan: Callable[[], Plan]) -> Executable:
+        found = self._executables.get(key)
+        if found is None:
+            found = self._backend.executable(self._plan(key, plan), self._storage)
+            self._executables[key] = found
+            if len(self._executables) > _KEPT_EXECUTABLES:
+                self._executables.popitem(last=False)
+        self._executables.move_to_end(key)
+        self._current = found
+        return found
+
+    def _write_counter(self) -> None:
+        if "counter" in self._storage.layouts:
+            self._storage.write("counter", np.array([self.seed, self.steps_done], np.uint64))
+
+    def _write_batch(
+        self, executable: Executable, x: np.ndarray, target: np.ndarray, kind: TargetKind
+    ) -> None:
+        executable.write("input", x)
+        executable.write("target", target)
+        if kind is PROBABILITY:
+            executable.write("label", target.argmax(axis=1).astype(np.int64))
+
+    def _result(self, executable: Executable, n: int) -> StepResult:
+        correct = executable.read("correct")
+        loss = float(executable.read("loss"))
+        return StepResult(loss, int(correct[0]), int(correct[1]), n)
+
+    def _checked(
+        self, images: np.ndarray, targets: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, TargetKind]:
+        x = self._checked_images(images)
+        target = np.asarray(targets)
+        if len(x) == 0:
+            raise ShapeError("a training or evaluation step needs at least one image")
+        if len(target) != len(x):
+            raise ShapeError(f"{len(x)} images came with {len(target)} targets")
+        if target.ndim == 1:
+            check_targets(target, self.classes)
+            return x, target.astype(np.int64, copy=False), INDEX
+        check_targets(target, self.classes)
+        return x, target.astype(np.float32, copy=False), PROBABILITY
+
+    def _checked_images(self, images: np.ndarray) -> np.ndarray:
+        x = np.asarray(images)
+        if x.ndim != 4 or x.shape[1:] != self.input_shape:
+            raise ShapeError(
+                f"the network takes images of shape (N, {', '.join(map(str, self.input_shape))}), "
+                f"it got {x.shape}"
+            )
+        if x.dtype != np.float32:
+            if not np.issubdtype(x.dtype, np.floating):
+                raise ConvloomError(
+                    f"the network takes float32 images, it got {x.dtype}; normalise them first "
+                    "(the Trainer and Module.predict do it for uint8 images)"
+                )
+            x = x.astype(np.float32)
+        return x

@@ -1,0 +1,140 @@
+"""Whole graphs around a traced network: predict, evaluate, train.
+
+Names that every graph shares: ``input``, ``target`` (labels or probabilities), ``label`` (class
+numbers, for counting right answers), ``output`` (logits), ``loss`` and ``correct``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from convloom.compiler.autodiff import differentiate
+from convloom.compiler.inference import for_inference
+from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
+from convloom.ops import GradientNorm, Op, TopKCorrect
+from convloom.ops.control import HYPER
+
+HYPER_SPEC = TensorSpec((len(HYPER),), "float64")
+COUNTER_SPEC = TensorSpec((2,), "uint64")
+SCALAR = TensorSpec(())
+
+
+class Loss(Protocol):
+    """What a loss must offer: the op that compares logits with a target."""
+
+    def op(self, target: str) -> Op:
+        """The op for targets of a kind: ``index`` (class numbers) or ``probability``."""
+        ...
+
+
+class Optimizer(Protocol):
+    """What an update rule must offer; ``training.optim`` has SGD and AdamW."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Suffixes of the states kept for each parameter (``momentum``)."""
+        ...
+
+    def op(self, names: tuple[str, ...], clip: bool) -> Op:
+        """The op that updates the named parameters, all at once."""
+        ...
+
+
+@dataclass(frozen=True)
+class TargetKind:
+    """How the truth is given: class numbers (N,) or probabilities (N, K)."""
+
+    name: str
+
+    def spec(self, logits: TensorSpec) -> TensorSpec:
+        """The spec of the tensor ``target``."""
+        if self.name == "index":
+            return TensorSpec(logits.shape[:1], "int64")
+        return TensorSpec(logits.shape)
+
+
+INDEX, PROBABILITY = TargetKind("index"), TargetKind("probability")
+
+
+def prediction_graph(forward: Graph) -> Graph:
+    """The network as it predicts: dropout and its like are gone."""
+    return _without_unused_controls(for_inference(forward))
+
+
+def evaluation_graph(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
+    """Logits, mean loss and right answers; nothing is updated."""
+    return _without_unused_controls(for_inference(_with_loss(forward, loss, kind)))
+
+
+def training_graph(
+    forward: Graph, loss: Loss, kind: TargetKind, optimizer: Optimizer, clip: bool
+) -> Graph:
+    """Forward, loss, gradients, update: everything one training step does.
+
+    Args:
+        clip: whether gradients are scaled down to the norm in ``hyper``'s ``max_norm``.
+    """
+    graph = _with_loss(forward, loss, kind)
+    builder = GraphBuilder(graph)
+    builder.declare("loss.grad", SCALAR, Role.CONTROL)
+    parameters = graph.named(Role.PARAMETER)
+    graph = differentiate(builder.build(), "loss", "loss.grad", parameters)
+    return _with_update(graph, optimizer, clip)
+
+
+def _with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
+    builder = GraphBuilder(forward)
+    (output,) = forward.outputs
+    logits = builder.spec(output)
+    if len(logits.shape) != 2:
+        raise ShapeError(
+            f"the loss needs logits of shape (N, classes), the network gives {logits.shape}; "
+            "end it with Flatten and Linear"
+        )
+    builder.declare("target", kind.spec(logits), Role.INPUT)
+    label = "target"
+    if kind is not INDEX:
+        label = builder.declare("label", INDEX.spec(logits), Role.INPUT)
+    builder.add(loss.op(kind.name), (output, "target"), layer="loss", names=["loss", "probability"])
+    builder.add(TopKCorrect(), (output, label), layer="metrics", names=["correct"])
+    builder.outputs.extend(("loss", "correct"))
+    return builder.build()
+
+
+def _with_update(graph: Graph, optimizer: Optimizer, clip: bool) -> Graph:
+    """Add the update of every parameter that has a gradient."""
+    builder = GraphBuilder(graph)
+    names = tuple(name for name in graph.named(Role.PARAMETER) if name in graph.gradients)
+    grads = [graph.gradients[name] for name in names]
+    if not names:
+        return graph
+    states = [
+        [builder.declare(f"{name}.{suffix}", graph.specs[name], Role.STATE) for name in names]
+        for suffix in optimizer.states
+    ]
+    builder.declare("hyper", HYPER_SPEC, Role.CONTROL)
+    norm: tuple[str, ...] = ()
+    if clip:
+        op = GradientNorm()
+        norm = builder.add(op, grads, layer="clip", names=["grad_norm"])
+        builder.outputs.extend(norm)
+    updated = [*names, *(state for block in states for state in block)]
+    inputs = ("hyper", *norm, *names, *grads, *(state for block in states for state in block))
+    outputs = builder.add(
+        optimizer.op(names, clip), inputs, layer="optimizer", names=[f"{n}.new" for n in updated]
+    )
+    builder.updates.update(zip(updated, outputs, strict=True))
+    return builder.build()
+
+
+def _without_unused_controls(graph: Graph) -> Graph:
+    read = {name for node in graph.nodes for name in node.inputs}
+    roles: Mapping[str, Role] = {
+        name: role for name, role in graph.roles.items() if role is not Role.CONTROL or name in read
+    }
+    specs = {
+        name: spec for name, spec in graph.specs.items() if name in roles or name not in graph.roles
+    }
+    return graph.replacing(roles=roles, specs=specs)

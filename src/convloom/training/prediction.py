@@ -1,0 +1,64 @@
+"""Class probabilities of images, with the normalisation the network was trained with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from convloom.ir import ConvloomError, ShapeError
+from convloom.training.engine import Engine
+
+if TYPE_CHECKING:
+    from convloom.nn import Module
+
+
+def predict(
+    model: Module, images: np.ndarray, *, batch_size: int = 256, device: str = "auto"
+) -> np.ndarray:
+    """Softmax probabilities, float32 (N, classes).
+
+    Args:
+        images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
+            ``(x / 255 - mean) / std``; float32 is taken as given.
+
+    Raises:
+        ConvloomError: uint8 images for a model that knows no normalisation; other dtypes.
+        ShapeError: images of another shape than the network takes.
+    """
+    images = np.asarray(images)
+    if images.ndim == 3:
+        images = images[None]
+    if images.ndim != 4:
+        raise ShapeError(f"predict takes images of shape (N, C, H, W), it got {images.shape}")
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    engine = Engine(model, input_shape=model.input_shape or shape, device=device)
+    parts = [
+        engine.predict(normalised(model, images[start : start + batch_size]))
+        for start in range(0, len(images), batch_size)
+    ]
+    if not parts:
+        return np.zeros((0, engine.classes), np.float32)
+    return softmax(np.concatenate(parts))
+
+
+def normalised(model: Module, images: np.ndarray) -> np.ndarray:
+    """float32 images as the network was trained on them."""
+    if images.dtype == np.float32:
+        return images
+    if images.dtype != np.uint8:
+        raise ConvloomError(f"predict takes uint8 or float32 images, it got {images.dtype}")
+    if model.normalization is None:
+        raise ConvloomError(
+            "this model was saved without its normalisation, so uint8 images cannot be scaled "
+            "as in training; pass float32 images"
+        )
+    mean, std = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in model.normalization)
+    return (images.astype(np.float32) / np.float32(255) - mean) / std
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities (N, classes) of logits, in float64 inside, float32 out."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    powers = np.exp(shifted)
+    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
