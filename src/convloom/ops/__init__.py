@@ -1,0 +1,78 @@
+"""The operations: what each one means. One file an op family."""
+
+from convloom.ops.activation import ReLU, ReLUGrad
+from convloom.ops.base import GradientScope, Op, from_json, to_json
+from convloom.ops.control import COUNTER, COUNTER_SPEC, HYPER, HYPER_SPEC
+from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
+from convloom.ops.dropout import Dropout, DropoutGrad
+from convloom.ops.fused import (
+    FusedConv2d,
+    FusedConv2dDgrad,
+    FusedConv2dWgrad,
+    FusedLinear,
+    FusedLinearDgrad,
+    FusedLinearWgrad,
+    PooledConv2dGrad,
+)
+from convloom.ops.geometry import Pair, Window, pair
+from convloom.ops.linear import Linear, LinearDgrad, LinearWgrad
+from convloom.ops.loss import (
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TargetError,
+    check_targets,
+)
+from convloom.ops.metrics import TopKCorrect
+from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
+from convloom.ops.shape import Add, Concat, Flatten, Reshape, Slice
+from convloom.ops.update import SGD, AdamW, GradientNorm
+
+__all__ = [
+    "COUNTER",
+    "COUNTER_SPEC",
+    "HYPER",
+    "HYPER_SPEC",
+    "SGD",
+    "AdamW",
+    "Add",
+    "AvgPool2d",
+    "AvgPool2dGrad",
+    "BiasGrad",
+    "Concat",
+    "Conv2d",
+    "Conv2dDgrad",
+    "Conv2dWgrad",
+    "ConvGeometry",
+    "Dropout",
+    "DropoutGrad",
+    "Flatten",
+    "FusedConv2d",
+    "FusedConv2dDgrad",
+    "FusedConv2dWgrad",
+    "FusedLinear",
+    "FusedLinearDgrad",
+    "FusedLinearWgrad",
+    "GradientNorm",
+    "GradientScope",
+    "Linear",
+    "LinearDgrad",
+    "LinearWgrad",
+    "MaxPool2d",
+    "MaxPool2dGrad",
+    "Op",
+    "Pair",
+    "PooledConv2dGrad",
+    "ReLU",
+    "ReLUGrad",
+    "Reshape",
+    "Slice",
+    "SoftmaxCrossEntropy",
+    "SoftmaxCrossEntropyGrad",
+    "TargetError",
+    "TopKCorrect",
+    "Window",
+    "check_targets",
+    "from_json",
+    "pair",
+    "to_json",
+]

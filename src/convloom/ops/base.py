@@ -18,6 +18,9 @@ from convloom.ir import GraphBuilder, Node, TensorSpec
 
 _REGISTRY: dict[str, type[Op]] = {}
 
+#: Decorates references that let NaN and Inf pass as hardware does, without NumPy's warnings.
+quiet = np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore")
+
 
 @dataclass(frozen=True)
 class GradientScope:
@@ -37,7 +40,8 @@ class GradientScope:
 
     def add(self, op: Op, *inputs: str) -> tuple[str, ...]:
         """Add a backward op, attributed to the forward op's layer."""
-        names = [f"{self.node.layer}.{op.name.lower()}{i or ''}" for i in range(op.arity_out)]
+        stem = f"{self.node.layer}.{op.name.lower()}" if self.node.layer else op.name.lower()
+        names = [f"{stem}{i or ''}" for i in range(op.arity_out)]
         return self.builder.add(op, inputs, layer=self.node.layer, names=names)
 
     def spec(self, tensor: str) -> TensorSpec:
@@ -50,13 +54,9 @@ class Op(ABC):
     """Base class of all operations.
 
     Class attributes:
-        arity_out: number of outputs.
-        inplace: {output index: input index} for outputs that may overwrite an input (updates do).
         differentiable: False for ops through which no gradient flows (metrics, updates).
     """
 
-    arity_out: ClassVar[int] = 1
-    inplace: ClassVar[Mapping[int, int]] = {}
     differentiable: ClassVar[bool] = True
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -67,6 +67,16 @@ class Op(ABC):
     def name(self) -> str:
         """The op's name in tables, messages and saved networks: its class name."""
         return type(self).__name__
+
+    @property
+    def arity_out(self) -> int:
+        """Number of outputs."""
+        return 1
+
+    @property
+    def inplace(self) -> Mapping[int, int]:
+        """{output index: input index} for outputs that may overwrite an input (updates do)."""
+        return {}
 
     @abstractmethod
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -86,6 +96,10 @@ class Op(ABC):
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         """Floating-point operations (a multiply-add counts two). Default: one an output element."""
         return sum(spec.size for spec in outputs)
+
+    def nbytes(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        """Bytes that must move: by default every input is read, every output written, once."""
+        return sum(spec.nbytes for spec in (*inputs, *outputs))
 
     def inference(self) -> Op | None:
         """The op that stands for this one when a network only predicts.

@@ -1,0 +1,275 @@
+"""What the fusion pass makes of runs of plain ops. Every reference composes the plain ones.
+
+These ops are added after differentiation, so none has a gradient rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from convloom.ir import ShapeError, TensorSpec
+from convloom.ops.activation import ReLU, ReLUGrad
+from convloom.ops.base import Op
+from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
+from convloom.ops.geometry import Pair
+from convloom.ops.linear import Linear, LinearDgrad, LinearWgrad
+from convloom.ops.pool import MaxPool2d
+
+#: What may follow a fused layer, and what may mask the gradient that leaves one.
+NONE, RELU = "none", "relu"
+
+_POOL = MaxPool2d((2, 2), (2, 2))
+
+
+@dataclass(frozen=True)
+class FusedConv2d(ConvGeometry, Op):
+    """Convolution, bias, activation and 2x2 max-pooling of stride 2.
+
+    Inputs x (N,C,H,W), w (K,C/G,R,S) and optionally b (K,). Outputs y (N,K,P,Q) if ``pool`` is
+    0; if it is 2, the pooled y (N,K,P//2,Q//2) and index, uint8: the winner's 2*dy + dx in its
+    window, with ``MaxPool2d``'s rules for ties and NaN.
+    """
+
+    activation: str = NONE
+    pool: int = 0
+
+    @property
+    def arity_out(self) -> int:
+        return 2 if self.pool else 1
+
+    @property
+    def conv(self) -> Conv2d:
+        """The convolution alone."""
+        return Conv2d(*_geometry(self))
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_choice("activation", self.activation)
+        if self.pool not in (0, 2):
+            raise ShapeError(f"a fused pool must be 0 or 2, it is {self.pool}")
+        (y,) = self.conv.infer(*inputs)
+        if not self.pool:
+            return (y,)
+        pooled, index = _POOL.infer(y)
+        return pooled, TensorSpec(index.shape, "uint8")
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        y = _activated(self.activation, self.conv.reference(*inputs)[0])
+        if not self.pool:
+            return (y,)
+        pooled, position = _POOL.reference(y)
+        row, col = np.divmod(position, y.shape[3])
+        return pooled, (2 * (row % 2) + col % 2).astype(np.uint8)
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        whole = self.conv.infer(*inputs)
+        work = self.conv.flops(inputs, whole)
+        if self.activation == RELU:
+            work += whole[0].size
+        return work + (4 * outputs[0].size if self.pool else 0)
+
+
+@dataclass(frozen=True)
+class FusedConv2dDgrad(ConvGeometry, Op):
+    """Gradient of a convolution's input, masked by the rectifier that made that input.
+
+    Inputs dy (N,K,P,Q), w (K,C/G,R,S) and, if ``mask`` is "relu", the convolution's input a
+    (N,C,*size); output dx (N,C,*size), 0 where a <= 0.
+    """
+
+    size: Pair = (0, 0)
+    mask: str = NONE
+
+    @property
+    def dgrad(self) -> Conv2dDgrad:
+        """The gradient alone."""
+        return Conv2dDgrad(*_geometry(self), size=self.size)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        (dx,) = self.dgrad.infer(*inputs[:2])
+        _check_mask(self.mask, dx, inputs[2:])
+        return (dx,)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        (dx,) = self.dgrad.reference(*inputs[:2])
+        return ReLUGrad().reference(dx, inputs[2]) if self.mask == RELU else (dx,)
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        masked = outputs[0].size if self.mask == RELU else 0
+        return self.dgrad.flops(inputs[:2], outputs) + masked
+
+
+@dataclass(frozen=True)
+class FusedConv2dWgrad(ConvGeometry, Op):
+    """Gradients of filters and bias. Inputs x (N,C,H,W), dy (N,K,P,Q); outputs dw, db (K,)."""
+
+    kernel: Pair = (1, 1)
+
+    @property
+    def arity_out(self) -> int:
+        return 2
+
+    @property
+    def wgrad(self) -> Conv2dWgrad:
+        """The filters' gradient alone."""
+        return Conv2dWgrad(*_geometry(self), kernel=self.kernel)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (*self.wgrad.infer(*inputs), *BiasGrad().infer(inputs[1]))
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (*self.wgrad.reference(*inputs), *BiasGrad().reference(inputs[1]))
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        return self.wgrad.flops(inputs, outputs[:1]) + inputs[1].size
+
+
+@dataclass(frozen=True)
+class PooledConv2dGrad(ConvGeometry, Op):
+    """All gradients of a convolution that 2x2 pooling followed, from the pooled map's gradient.
+
+    At most one in four output gradients is not zero, which a kernel can use. Inputs x
+    (N,C,*size), w (K,C/G,*kernel), dyp (N,K,P//2,Q//2) and index, uint8, of ``FusedConv2d``;
+    outputs dw, then db (K,) if ``has_bias``, then dx if ``needs_dx``, which is 0 where x <= 0 if
+    ``mask`` is "relu". The gradient of the convolution's own rectifier is already in dyp.
+    """
+
+    size: Pair = (0, 0)
+    kernel: Pair = (1, 1)
+    mask: str = NONE
+    needs_dx: bool = True
+    has_bias: bool = True
+
+    @property
+    def arity_out(self) -> int:
+        return 1 + self.has_bias + self.needs_dx
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, w, dyp, index = inputs
+        _check_choice("mask", self.mask)
+        if (x.shape[2:], w.shape[2:]) != (self.size, self.kernel):
+            raise ShapeError(
+                f"an input of {x.shape[2:]} and filters of {w.shape[2:]} are not the "
+                f"{self.size} and {self.kernel} this op is made for"
+            )
+        y = self._unpooled(x, w)
+        (pooled, _) = _POOL.infer(y)
+        if dyp.shape != pooled.shape or index.shape != pooled.shape:
+            raise ShapeError(
+                f"the gradient {dyp.shape} and indices {index.shape} of a pooled map must have "
+                f"shape {pooled.shape}"
+            )
+        made = [TensorSpec(w.shape, w.dtype)]
+        if self.has_bias:
+            made.append(TensorSpec(w.shape[:1], w.dtype))
+        if self.needs_dx:
+            made.append(TensorSpec(x.shape, x.dtype))
+        return tuple(made)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        x, w, dyp, index = inputs
+        p, q = self.window(self.kernel).output(self.size)
+        dy = np.zeros((*dyp.shape[:2], p, q), dyp.dtype)
+        for tap in range(4):
+            cells = dy[:, :, tap // 2 :: 2, tap % 2 :: 2]
+            cells = cells[:, :, : dyp.shape[2], : dyp.shape[3]]
+            cells[...] = np.where(index == tap, dyp, dyp.dtype.type(0))
+        made = Conv2dWgrad(*_geometry(self), kernel=self.kernel).reference(x, dy)
+        if self.has_bias:
+            made += BiasGrad().reference(dyp)
+        if self.needs_dx:
+            dgrad = FusedConv2dDgrad(*_geometry(self), size=self.size, mask=self.mask)
+            made += dgrad.reference(dy, w, *((x,) if self.mask == RELU else ()))
+        return made
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        """Of the gradients that can be other than zero: one a pooling window."""
+        x, w, dyp, _ = inputs
+        taps = 2 * dyp.size * w.shape[1] * w.shape[2] * w.shape[3]
+        masked = x.size if self.needs_dx and self.mask == RELU else 0
+        return taps * (1 + self.needs_dx) + (dyp.size if self.has_bias else 0) + masked
+
+    def _unpooled(self, x: TensorSpec, w: TensorSpec) -> TensorSpec:
+        return Conv2d(*_geometry(self)).infer(x, w)[0]
+
+
+@dataclass(frozen=True)
+class FusedLinear(Op):
+    """Inputs x (N,I), w (O,I) and optionally b (O,); output y (N,O), activated."""
+
+    activation: str = NONE
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        _check_choice("activation", self.activation)
+        return Linear().infer(*inputs)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (_activated(self.activation, Linear().reference(*inputs)[0]),)
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        activated = outputs[0].size if self.activation == RELU else 0
+        return Linear().flops(inputs, outputs) + activated
+
+
+@dataclass(frozen=True)
+class FusedLinearDgrad(Op):
+    """Inputs dy (N,O), w (O,I) and, if ``mask`` is "relu", the layer's input a (N,I); output dx.
+
+    dx (N,I) is 0 where a <= 0.
+    """
+
+    mask: str = NONE
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        (dx,) = LinearDgrad().infer(*inputs[:2])
+        _check_mask(self.mask, dx, inputs[2:])
+        return (dx,)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        (dx,) = LinearDgrad().reference(*inputs[:2])
+        return ReLUGrad().reference(dx, inputs[2]) if self.mask == RELU else (dx,)
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        masked = outputs[0].size if self.mask == RELU else 0
+        return LinearDgrad().flops(inputs[:2], outputs) + masked
+
+
+@dataclass(frozen=True)
+class FusedLinearWgrad(Op):
+    """Gradients of weight and bias. Inputs x (N,I), dy (N,O); outputs dw (O,I), db (O,)."""
+
+    @property
+    def arity_out(self) -> int:
+        return 2
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (*LinearWgrad().infer(*inputs), *BiasGrad().infer(inputs[1]))
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        return (*LinearWgrad().reference(*inputs), *BiasGrad().reference(inputs[1]))
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        return LinearWgrad().flops(inputs, outputs[:1]) + inputs[1].size
+
+
+def _geometry(conv: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:
+    return conv.stride, conv.padding, conv.dilation, conv.groups
+
+
+def _activated(activation: str, y: np.ndarray) -> np.ndarray:
+    return ReLU().reference(y)[0] if activation == RELU else y
+
+
+def _check_choice(what: str, value: str) -> None:
+    if value not in (NONE, RELU):
+        raise ShapeError(f"{what} must be {NONE!r} or {RELU!r}, it is {value!r}")
+
+
+def _check_mask(mask: str, dx: TensorSpec, rest: Sequence[TensorSpec]) -> None:
+    _check_choice("mask", mask)
+    if len(rest) != (mask == RELU):
+        raise ShapeError(f"mask {mask!r} takes {int(mask == RELU)} mask inputs, it got {len(rest)}")
+    if rest and rest[0].shape != dx.shape:
+        raise ShapeError(f"the mask {rest[0].shape} does not fit the gradient {dx.shape}")
