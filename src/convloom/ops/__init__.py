@@ -24,7 +24,7 @@ from convloom.ops.loss import (
 )
 from convloom.ops.metrics import TopKCorrect
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
-from convloom.ops.shape import Add, Concat, Flatten, Reshape, Slice
+from convloom.ops.shape import Add, Concat, Flatten, Unflatten, Slice
 from convloom.ops.update import SGD, AdamW, GradientNorm
 
 __all__ = [
@@ -64,7 +64,7 @@ __all__ = [
     "PooledConv2dGrad",
     "ReLU",
     "ReLUGrad",
-    "Reshape",
+    "Unflatten",
     "Slice",
     "SoftmaxCrossEntropy",
     "SoftmaxCrossEntropyGrad",

@@ -152,7 +152,8 @@ class SoftmaxCrossEntropy(_CrossEntropy, Op):
             weighted = log_probability[np.arange(len(target)), target]
         else:
             weighted = log_probability * self.smoothed(target, classes, log_probability.dtype)
-        return -np.sum(weighted)
+        total: np.floating = -np.sum(weighted)
+        return total
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,9 @@ from convloom.ops.base import Op
 class TopKCorrect(Op):
     """How many samples have their label first, and among the first min(k, K).
 
-    Inputs logits (N,K) and target, int64 (N,) or probabilities (N,K) whose first greatest class
-    is the label; output int32 (2,). The label's rank is the number of other classes whose logit
-    is greater, or equal and earlier, or NaN; it is right at top k if its rank is below k. A label
-    whose own logit is NaN is never right.
+    Inputs logits (N,K) and target, int64 (N,); output int32 (2,). The label's rank is the number
+    of other classes whose logit is greater, or equal and earlier, or NaN; it is right at top k if
+    its rank is below k. A label whose own logit is NaN is never right.
     """
 
     differentiable: ClassVar[bool] = False
@@ -30,16 +29,16 @@ class TopKCorrect(Op):
         logits, target = inputs
         if self.k < 1:
             raise ShapeError(f"k must be at least 1, it is {self.k}")
-        if len(logits.shape) != 2 or target.shape not in (logits.shape[:1], logits.shape):
+        if len(logits.shape) != 2 or target.shape != logits.shape[:1]:
             raise ShapeError(
-                f"accuracy needs logits (N, classes) and target (N,) or (N, classes), it got "
-                f"{logits.shape} and {target.shape}"
+                f"accuracy needs logits (N, classes) and labels (N,), it got {logits.shape} and "
+                f"{target.shape}"
             )
         return (TensorSpec((2,), "int32"),)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         logits, target = inputs
-        label = (target.argmax(axis=1) if target.ndim == 2 else target)[:, None]
+        label = target[:, None]
         classes = np.arange(logits.shape[1])
         own = np.take_along_axis(logits, label, axis=1)
         # Negated comparisons, so that a NaN rival ranks before every number.

@@ -1,4 +1,4 @@
-"""Ops that move or join tensors: flatten, reshape, add, concatenate, slice.
+"""Ops that move or join tensors: flatten, unflatten, add, concatenate, slice.
 
 Source: torch.nn.Flatten, torch.add, torch.cat (dim=1).
 """
@@ -40,12 +40,12 @@ class Flatten(_Copy):
     def gradient(self, scope: GradientScope) -> Sequence[str | None]:
         dy = scope.grads[0]
         assert dy is not None
-        return scope.add(Reshape(scope.spec(scope.node.inputs[0]).shape[1:]), dy)
+        return scope.add(Unflatten(scope.spec(scope.node.inputs[0]).shape[1:]), dy)
 
 
 @dataclass(frozen=True)
-class Reshape(_Copy):
-    """Input x (N, ...); output y (N, *shape), of as many elements."""
+class Unflatten(_Copy):
+    """Input x (N, ...); output y (N, *shape), of as many elements. The gradient of ``Flatten``."""
 
     shape: tuple[int, ...]
 
@@ -65,7 +65,7 @@ class Reshape(_Copy):
     def gradient(self, scope: GradientScope) -> Sequence[str | None]:
         dy = scope.grads[0]
         assert dy is not None
-        return scope.add(Reshape(scope.spec(scope.node.inputs[0]).shape[1:]), dy)
+        return scope.add(Unflatten(scope.spec(scope.node.inputs[0]).shape[1:]), dy)
 
 
 @dataclass(frozen=True)
