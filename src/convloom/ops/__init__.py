@@ -24,7 +24,7 @@ from convloom.ops.loss import (
 )
 from convloom.ops.metrics import TopKCorrect
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
-from convloom.ops.shape import Add, Concat, Flatten, Unflatten, Slice
+from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
 from convloom.ops.update import SGD, AdamW, GradientNorm
 
 __all__ = [
@@ -64,12 +64,12 @@ __all__ = [
     "PooledConv2dGrad",
     "ReLU",
     "ReLUGrad",
-    "Unflatten",
     "Slice",
     "SoftmaxCrossEntropy",
     "SoftmaxCrossEntropyGrad",
     "TargetError",
     "TopKCorrect",
+    "Unflatten",
     "Window",
     "check_targets",
     "from_json",

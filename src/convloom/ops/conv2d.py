@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import product
 
 import numpy as np
 
 from convloom.ir import ShapeError, TensorSpec
-from convloom.ops.base import GradientScope, Op
+from convloom.ops.base import GradientScope, Op, quiet
 from convloom.ops.geometry import Pair, Window
 
 
@@ -45,18 +45,16 @@ class Conv2d(ConvGeometry, Op):
             raise ShapeError(f"the bias has shape {inputs[2].shape}, {k} filters need ({k},)")
         return (TensorSpec((x.shape[0], k, p, q), x.dtype),)
 
+    @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         x, w = inputs[:2]
         taps = _Taps(self, x.shape, w.shape)
-        y = taps.zeros_output(x.dtype)
+        columns = np.zeros((taps.groups, taps.group_filters, taps.positions), x.dtype)
         padded = taps.pad(x)
-        for r, s, g in taps:
-            y[:, taps.k(g)] += np.einsum(
-                "ncpq,kc->nkpq", taps.patch(padded, r, s, g), w[taps.k(g), :, r, s]
-            )
-        if len(inputs) > 2:
-            y += inputs[2][:, None, None]
-        return (y,)
+        for r, s in taps:
+            columns += taps.filters(w, r, s) @ taps.columns(taps.patch(padded, r, s))
+        y = taps.images(columns)
+        return (y + inputs[2][:, None, None] if len(inputs) > 2 else y,)
 
     def gradient(self, scope: GradientScope) -> Sequence[str | None]:
         x, w = scope.node.inputs[:2]
@@ -76,7 +74,8 @@ class Conv2d(ConvGeometry, Op):
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         _, c, r, s = inputs[1].shape
-        return 2 * outputs[0].size * c * r * s
+        bias = outputs[0].size if len(inputs) > 2 else 0
+        return 2 * outputs[0].size * c * r * s + bias
 
     def _checked_output(self, x: tuple[int, ...], w: tuple[int, ...]) -> Pair:
         if len(x) != 4:
@@ -104,14 +103,15 @@ class Conv2dDgrad(ConvGeometry, Op):
         dy, w = inputs
         return (TensorSpec((dy.shape[0], w.shape[1] * self.groups, *self.size), dy.dtype),)
 
+    @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         dy, w = inputs
         taps = _Taps(self, (dy.shape[0], w.shape[1] * self.groups, *self.size), w.shape)
-        padded = taps.zeros_padded(dy.dtype)
-        for r, s, g in taps:
-            taps.patch(padded, r, s, g)[...] += np.einsum(
-                "nkpq,kc->ncpq", dy[:, taps.k(g)], w[taps.k(g), :, r, s]
-            )
+        columns = taps.columns(taps.by_group(dy))
+        padded = taps.padded(dy.dtype)
+        for r, s in taps:
+            patch = taps.patch(padded, r, s)
+            patch += (taps.filters(w, r, s).swapaxes(1, 2) @ columns).reshape(patch.shape)
         return (taps.crop(padded),)
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
@@ -129,16 +129,17 @@ class Conv2dWgrad(ConvGeometry, Op):
         x, dy = inputs
         return (TensorSpec((dy.shape[1], x.shape[1] // self.groups, *self.kernel), x.dtype),)
 
+    @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         x, dy = inputs
         w_shape = (dy.shape[1], x.shape[1] // self.groups, *self.kernel)
         taps = _Taps(self, x.shape, w_shape)
         dw = np.zeros(w_shape, x.dtype)
         padded = taps.pad(x)
-        for r, s, g in taps:
-            dw[taps.k(g), :, r, s] = np.einsum(
-                "nkpq,ncpq->kc", dy[:, taps.k(g)], taps.patch(padded, r, s, g)
-            )
+        columns = taps.columns(taps.by_group(dy))
+        for r, s in taps:
+            seen = taps.columns(taps.patch(padded, r, s))
+            dw[:, :, r, s] = (columns @ seen.swapaxes(1, 2)).reshape(w_shape[:2])
         return (dw,)
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
@@ -150,11 +151,10 @@ class Conv2dWgrad(ConvGeometry, Op):
 class BiasGrad(Op):
     """Gradient of a bias along axis 1. Input dy (N,K,...); output db (K,)."""
 
-    differentiable: ClassVar[bool] = False
-
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (TensorSpec((inputs[0].shape[1],), inputs[0].dtype),)
 
+    @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         dy = inputs[0]
         return (dy.sum(axis=(0, *range(2, dy.ndim))),)
@@ -168,47 +168,68 @@ def _hw(spec: TensorSpec) -> Pair:
 
 
 class _Taps:
-    """Walks filter taps (r, s) and groups g; each tap sees a strided view of the padded input."""
+    """Walks filter taps (r, s); each multiplies a strided view of the padded input.
+
+    Images are held by group, (G, C/G, N, H, W), so that a tap is one matrix product a group:
+    weights (K/G, C/G) times columns (C/G, N*P*Q).
+    """
 
     def __init__(
         self, conv: ConvGeometry, x_shape: tuple[int, ...], w_shape: tuple[int, ...]
     ) -> None:
         self.conv = conv
+        self.groups = conv.groups
         self.n, self.c, self.h, self.w = x_shape
-        self.filters, self.group_channels, self.rows, self.cols = w_shape
+        self.k, self.group_channels, self.rows, self.cols = w_shape
+        self.group_filters = self.k // conv.groups
         self.out = conv.window((self.rows, self.cols)).output((self.h, self.w))
+        self.positions = self.n * self.out[0] * self.out[1]
 
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        for r in range(self.rows):
-            for s in range(self.cols):
-                for g in range(self.conv.groups):
-                    yield r, s, g
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return product(range(self.rows), range(self.cols))
 
-    def k(self, group: int) -> slice:
-        """The filters of a group."""
-        size = self.filters // self.conv.groups
-        return slice(group * size, (group + 1) * size)
+    def filters(self, w: np.ndarray, r: int, s: int) -> np.ndarray:
+        """The weights of a tap, (G, K/G, C/G)."""
+        return w[:, :, r, s].reshape(self.groups, self.group_filters, self.group_channels)
 
-    def zeros_output(self, dtype: np.dtype) -> np.ndarray:
-        return np.zeros((self.n, self.filters, *self.out), dtype)
+    def by_group(self, images: np.ndarray) -> np.ndarray:
+        """Images (N, C, H, W) as (G, C/G, N, H, W)."""
+        n, c, h, w = images.shape
+        return images.reshape(n, self.groups, c // self.groups, h, w).transpose(1, 2, 0, 3, 4)
 
-    def zeros_padded(self, dtype: np.dtype) -> np.ndarray:
+    def columns(self, by_group: np.ndarray) -> np.ndarray:
+        """Images by group, (G, C/G, N, P, Q), as matrices (G, C/G, N*P*Q)."""
+        return by_group.reshape(*by_group.shape[:2], self.positions)
+
+    def images(self, columns: np.ndarray) -> np.ndarray:
+        """The inverse for an output: (G, K/G, N*P*Q) as (N, K, P, Q)."""
+        by_filter = columns.reshape(self.k, self.n, *self.out)
+        return np.ascontiguousarray(by_filter.swapaxes(0, 1))
+
+    def padded(self, dtype: np.dtype) -> np.ndarray:
+        """A zero input with its padding, by group."""
         (ph, pw) = self.conv.padding
-        return np.zeros((self.n, self.c, self.h + 2 * ph, self.w + 2 * pw), dtype)
+        shape = (self.groups, self.group_channels, self.n, self.h + 2 * ph, self.w + 2 * pw)
+        return np.zeros(shape, dtype)
 
     def pad(self, x: np.ndarray) -> np.ndarray:
-        padded = self.zeros_padded(x.dtype)
-        self.crop(padded)[...] = x
+        """The input with its padding, by group."""
+        padded = self.padded(x.dtype)
+        self._inner(padded)[...] = self.by_group(x)
         return padded
 
     def crop(self, padded: np.ndarray) -> np.ndarray:
-        (ph, pw) = self.conv.padding
-        return padded[:, :, ph : ph + self.h, pw : pw + self.w]
+        """The (N, C, H, W) images inside a padded array."""
+        by_channel = self._inner(padded).reshape(self.c, self.n, self.h, self.w)
+        return np.ascontiguousarray(by_channel.swapaxes(0, 1))
 
-    def patch(self, padded: np.ndarray, r: int, s: int, group: int) -> np.ndarray:
-        """The (N, C/G, P, Q) view of what tap (r, s) of this group multiplies."""
+    def patch(self, padded: np.ndarray, r: int, s: int) -> np.ndarray:
+        """The (G, C/G, N, P, Q) view of what tap (r, s) multiplies."""
         (uh, uw), (dh, dw) = self.conv.stride, self.conv.dilation
-        first = group * self.group_channels
         rows = slice(r * dh, r * dh + uh * (self.out[0] - 1) + 1, uh)
         cols = slice(s * dw, s * dw + uw * (self.out[1] - 1) + 1, uw)
-        return padded[:, first : first + self.group_channels, rows, cols]
+        return padded[..., rows, cols]
+
+    def _inner(self, padded: np.ndarray) -> np.ndarray:
+        (ph, pw) = self.conv.padding
+        return padded[..., ph : ph + self.h, pw : pw + self.w]
