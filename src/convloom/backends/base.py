@@ -97,9 +97,7 @@ class Backend(Protocol):
     @property
     def layout_policy(self) -> LayoutPolicy: ...
 
-    def select(
-        self, node: Node, specs: Mapping[str, TensorSpec], kernels: str
-    ) -> Selection | None:
+    def select(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
         """What runs ``node``, no higher than the rung ``kernels``; None if nothing can.
 
         The fusion pass asks the same question of fused nodes that it considers, so an answer must
