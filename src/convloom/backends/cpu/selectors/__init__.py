@@ -26,6 +26,14 @@ FAMILIES = {
         "PooledConv2dGrad",
     ),
     "elementwise": ("ReLU", "ReLUGrad", "Add"),
+    "linear": (
+        "Linear",
+        "LinearDgrad",
+        "LinearWgrad",
+        "FusedLinear",
+        "FusedLinearDgrad",
+        "FusedLinearWgrad",
+    ),
 }
 
 
