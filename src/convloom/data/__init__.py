@@ -1,0 +1,39 @@
+"""Data sets: found or fetched, checked, read, and made into batches.
+
+train, test = data.load("fashion-mnist")      # or a folder, or data.from_arrays(images, labels)
+for batch in data.Batches(train, 64, seed=0).epoch(0):
+    batch.images, batch.labels                # float32 (n, C, H, W) normalised, int64 (n,)
+"""
+
+from convloom.data.augment import Augmentation
+from convloom.data.dataset import ArrayDataset, as_dataset, from_arrays, statistics
+from convloom.data.errors import DataError, WrongContentError
+from convloom.data.images import DecodedImage, decode_image
+from convloom.data.library import FileInfo, SetEntry, SetInfo, available, get, info, load
+from convloom.data.library import available as list  # data.list() reads as data.load() does
+from convloom.data.loader import Batch, Batches, Dataset
+from convloom.data.normalise import normalise
+
+__all__ = [
+    "ArrayDataset",
+    "Augmentation",
+    "Batch",
+    "Batches",
+    "DataError",
+    "Dataset",
+    "DecodedImage",
+    "FileInfo",
+    "SetEntry",
+    "SetInfo",
+    "WrongContentError",
+    "as_dataset",
+    "available",
+    "decode_image",
+    "from_arrays",
+    "get",
+    "info",
+    "list",
+    "load",
+    "normalise",
+    "statistics",
+]

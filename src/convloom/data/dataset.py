@@ -1,0 +1,314 @@
+"""Images and labels in memory: the data set type that every reader returns."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from convloom.data.augment import Augmentation
+from convloom.data.errors import DataError
+from convloom.data.loader import Batches
+from convloom.data.normalise import normalise
+
+#: Axis lengths that images have as channels: grayscale, RGB, RGB with alpha.
+_CHANNELS = (1, 3, 4)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDataset:
+    """Labelled images in memory; the arrays are read-only.
+
+    Attributes:
+        name: for messages and saved networks.
+        images: (N, C, H, W), uint8 pixels, or float32 that is taken as it is.
+        labels: (N,) int64, each in [0, len(classes)).
+        classes: name of each label.
+        mean, std: per channel, of pixels / 255, by which a network's input is normalised. Empty
+            for float32 images.
+        split: ``train``, ``test`` or whatever the owner calls it.
+
+    Raises:
+        DataError: shapes, types, lengths or labels that do not fit together.
+    """
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    split: str = ""
+
+    def __post_init__(self) -> None:
+        _check_images(self.images, self.mean, self.std)
+        _check_labels(self.labels, len(self.images), len(self.classes))
+        for field in ("images", "labels"):
+            view = getattr(self, field).view()
+            view.flags.writeable = False
+            object.__setattr__(self, field, view)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __repr__(self) -> str:
+        c, h, w = self.shape
+        split = f" {self.split}" if self.split else ""
+        return (
+            f"<ArrayDataset {self.name}{split}: {len(self):,} images {c}×{h}×{w} "
+            f"{self.images.dtype}, {len(self.classes)} classes>"
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of one image."""
+        _, c, h, w = self.images.shape
+        return c, h, w
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """Number of images of each class."""
+        return tuple(int(n) for n in np.bincount(self.labels, minlength=len(self.classes)))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of shapes, types, images and labels: equal data, equal digest."""
+        labels = self.labels.astype("<i8")
+        images = np.ascontiguousarray(self.images)
+        header = json.dumps([images.shape, images.dtype.newbyteorder("<").str, len(labels)])
+        result = hashlib.sha256(header.encode())
+        result.update(images.astype(images.dtype.newbyteorder("<"), copy=False).data)
+        result.update(labels.data)
+        return result.hexdigest()
+
+    def subset(self, indices: npt.ArrayLike) -> ArrayDataset:
+        """The images at ``indices``, in that order. Raises DataError for an index out of range."""
+        chosen = np.asarray(indices)
+        if chosen.size == 0:
+            chosen = chosen.astype(np.int64)
+        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
+            raise DataError(
+                f"a subset needs a row of integers, it got {chosen.dtype} {chosen.shape}"
+            )
+        outside = np.flatnonzero((chosen < 0) | (chosen >= len(self)))
+        if outside.size:
+            raise DataError(
+                f"{self.name} has images 0 to {len(self) - 1}, index {int(chosen[outside[0]])} "
+                "is not among them"
+            )
+        return replace(self, images=self.images[chosen], labels=self.labels[chosen])
+
+    def take(self, count: int) -> ArrayDataset:
+        """The first ``count`` images (all of them if there are fewer); shares memory."""
+        if count < 0:
+            raise DataError(f"cannot take {count} images; give 0 or more")
+        return replace(self, images=self.images[:count], labels=self.labels[:count])
+
+    def normalise(self, images: np.ndarray) -> np.ndarray:
+        """uint8 images (n, C, H, W) as a network trained on this set wants them, float32."""
+        return normalise(images, self.mean, self.std)
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: Augmentation | None = None,
+        drop_last: bool = False,
+        prefetch: int = 0,
+    ) -> Batches:
+        """Batches of this set; see ``Batches``."""
+        return Batches(
+            self,
+            batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            augment=augment,
+            drop_last=drop_last,
+            prefetch=prefetch,
+        )
+
+
+def from_arrays(
+    images: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    classes: Sequence[str] | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    name: str = "arrays",
+    split: str = "",
+    layout: str | None = None,
+) -> ArrayDataset:
+    """A data set of your own arrays; uint8 and float32 images are not copied.
+
+    Args:
+        images: uint8 pixels or floats that are normalised already: (N, C, H, W); (N, H, W) for
+            one channel; (H, W) for one image.
+        labels: (N,) integers.
+        classes: names; default "0", "1" … up to the largest label. Give the training set's to
+            its test set.
+        mean, std: per channel, of pixels / 255; default those of ``images``. Give the training
+            set's to its test set.
+        layout: "NCHW" or "NHWC" says how four axes are meant; without it an array that looks
+            like NHWC is refused.
+
+    Raises:
+        DataError: what does not fit, and how to change it.
+    """
+    pixels = _as_nchw(np.asarray(images), layout, np.size(labels))
+    numbers = _as_labels(np.asarray(labels))
+    if classes is None:
+        classes = [str(k) for k in range(int(numbers.max(initial=-1)) + 1)]
+    if pixels.dtype == np.uint8:
+        found_mean, found_std = statistics(pixels) if mean is None or std is None else ((), ())
+        mean = found_mean if mean is None else mean
+        std = found_std if std is None else std
+    return ArrayDataset(
+        name=name,
+        images=pixels,
+        labels=numbers,
+        classes=tuple(classes),
+        mean=tuple(float(m) for m in mean or ()),
+        std=tuple(float(s) for s in std or ()),
+        split=split,
+    )
+
+
+def as_dataset(data: object, name: str = "data") -> ArrayDataset:
+    """What a person may pass as data: an ArrayDataset, ``(images, labels)``, or such attributes.
+
+    An object with ``images`` and ``labels`` may also have classes, mean, std, name and split.
+
+    Raises:
+        DataError: anything else.
+    """
+    if isinstance(data, ArrayDataset):
+        return data
+    if isinstance(data, (tuple, list)) and len(data) == 2:
+        return from_arrays(data[0], data[1], name=name)
+    if hasattr(data, "images") and hasattr(data, "labels"):
+        return from_arrays(
+            data.images,
+            data.labels,
+            classes=getattr(data, "classes", None),
+            mean=getattr(data, "mean", None),
+            std=getattr(data, "std", None),
+            name=getattr(data, "name", name),
+            split=getattr(data, "split", ""),
+        )
+    raise DataError(
+        f"a data set is what cl.data.load returns, a pair (images, labels) of arrays, or an object "
+        f"with those attributes; {type(data).__name__} is none of these"
+    )
+
+
+def statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images (N, C, H, W), over 255.
+
+    Computed from exact counts. A channel without variation gets a deviation of 1.
+    """
+    values = np.arange(256) / 255.0
+    mean, std = [], []
+    for channel in range(images.shape[1]):
+        counts = sum(
+            (np.bincount(part.ravel(), minlength=256) for part in _parts(images[:, channel])),
+            start=np.zeros(256, np.int64),
+        )
+        share = counts / max(int(counts.sum()), 1)
+        average = float(share @ values)
+        mean.append(average)
+        std.append(float(np.sqrt(share @ (values - average) ** 2)) or 1.0)
+    return tuple(mean), tuple(std)
+
+
+def _parts(images: np.ndarray) -> Iterator[np.ndarray]:
+    for start in range(0, len(images), 2048):  # bincount needs 8 bytes a pixel
+        yield images[start : start + 2048]
+
+
+def _as_nchw(images: np.ndarray, layout: str | None, count: int) -> np.ndarray:
+    if layout not in (None, "NCHW", "NHWC"):
+        raise DataError(f"the layout is 'NCHW' or 'NHWC', not {layout!r}")
+    if images.ndim == 2 and count != 1:
+        raise DataError(
+            f"images have shape {images.shape} with {count} labels: rows of pixels must be shaped "
+            "as images first: images.reshape(N, C, H, W)"
+        )
+    if images.ndim == 2:
+        images = images[None, None]
+    elif images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim != 4:
+        raise DataError(f"images have shape {images.shape}; expected (N, C, H, W) or (N, H, W)")
+    elif layout == "NHWC":
+        images = images.transpose(0, 3, 1, 2)
+    elif layout is None and images.shape[3] in _CHANNELS and images.shape[1] not in _CHANNELS:
+        raise DataError(
+            f"images have shape {images.shape}, which looks like (N, H, W, C); expected "
+            "(N, C, H, W): pass layout='NHWC' to have it transposed, layout='NCHW' if it is right"
+        )
+    return _as_pixels(images)
+
+
+def _as_pixels(images: np.ndarray) -> np.ndarray:
+    if images.dtype.kind == "f":
+        images = images.astype(np.float32, copy=False)
+    elif images.dtype != np.uint8:
+        raise DataError(
+            f"images are {images.dtype}; pass pixels from 0 to 255 as uint8 "
+            "(images.astype(np.uint8)), or normalised values as float32"
+        )
+    return np.ascontiguousarray(images)
+
+
+def _as_labels(labels: np.ndarray) -> np.ndarray:
+    if labels.ndim == 2 and labels.shape[1] > 1:
+        raise DataError(
+            f"labels have shape {labels.shape}; expected one integer an image: for one-hot rows "
+            "pass labels.argmax(1)"
+        )
+    if labels.size and labels.dtype.kind not in "iu":
+        raise DataError(
+            f"labels are {labels.dtype}; expected integers: pass labels.astype(np.int64)"
+        )
+    return labels.reshape(-1).astype(np.int64)
+
+
+def _check_images(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> None:
+    if images.ndim != 4:
+        raise DataError(f"images have shape {images.shape}; expected (N, C, H, W)")
+    if images.dtype not in (np.uint8, np.float32):
+        raise DataError(f"images are {images.dtype}; expected uint8 or float32")
+    channels = images.shape[1] if images.dtype == np.uint8 else 0
+    for what, values in (("mean", mean), ("std", std)):
+        if len(values) != channels:
+            raise DataError(
+                f"{what} has {len(values)} values, {images.dtype} images of {images.shape[1]} "
+                f"channels need {channels}"
+            )
+    if not all(np.isfinite(mean)) or not all(np.isfinite(s) and s > 0 for s in std):
+        raise DataError(f"mean {tuple(mean)} and std {tuple(std)} must be finite, std above 0")
+
+
+def _check_labels(labels: np.ndarray, images: int, classes: int) -> None:
+    if labels.shape != (images,):
+        raise DataError(
+            f"{images:,} images, but {labels.size:,} labels (shape {labels.shape}); each image "
+            "needs one"
+        )
+    if labels.dtype != np.int64:
+        raise DataError(f"labels are {labels.dtype}; expected int64")
+    outside = np.flatnonzero((labels < 0) | (labels >= classes))
+    if outside.size:
+        first = int(outside[0])
+        raise DataError(
+            f"label {int(labels[first])} of image {first} is outside 0 to {classes - 1} "
+            f"({classes} classes)"
+        )

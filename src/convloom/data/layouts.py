@@ -1,0 +1,191 @@
+"""How data sets lie in a folder, and how that becomes a training and a test set.
+
+Three layouts: ``idx`` (four idx files, as MNIST has them), ``cifar10`` and ``cifar100`` (the
+binary versions, unpacked or still in their archive), and ``digits`` (the set that convloom ships).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from convloom.data import cifar, idx
+from convloom.data.catalog import IDX_NAMES
+from convloom.data.errors import DataError
+
+SUFFIXES = ("", ".gz", ".xz")
+Arrays = tuple[np.ndarray, np.ndarray]
+
+#: The digits' values, 0 to 16, as pixels.
+_DIGIT_PIXELS = np.rint(np.arange(17) * (255 / 16)).astype(np.uint8)
+_DIGITS_TRAIN = 1437
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a folder held.
+
+    Attributes:
+        train, test: (images (N, C, H, W) uint8, labels (N, label columns) int64).
+        digests: {file: SHA-256 of its decompressed content}.
+    """
+
+    train: Arrays
+    test: Arrays
+    digests: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names of the files, and how to read them.
+
+    Attributes:
+        files: names, when not compressed.
+        read: from {file: path} to the arrays.
+        archives: names of archives that may hold all files.
+        folders: subfolders in which the files may lie as well.
+    """
+
+    files: tuple[str, ...]
+    read: Callable[[Mapping[str, Path]], Reading]
+    archives: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+    def find(self, folder: Path) -> dict[str, Path]:
+        """{file: path} of the files that lie in a folder; not all of them need be there."""
+        for place in (folder, *(folder / name for name in self.folders)):
+            found = {name: path for name in self.files if (path := _first(place, name))}
+            if found:
+                return found
+        archive = next((folder / a for a in self.archives if (folder / a).is_file()), None)
+        return {} if archive is None else dict.fromkeys(self.files, archive)
+
+    def missing(self, found: Mapping[str, Path]) -> tuple[str, ...]:
+        """The files that ``find`` did not find."""
+        return tuple(name for name in self.files if name not in found)
+
+
+def _first(folder: Path, name: str) -> Path | None:
+    # Some collections of MNIST write train-images.idx3-ubyte.
+    spellings = dict.fromkeys((name, name.replace("-idx", ".idx")))
+    paths = (folder / f"{spelling}{suffix}" for spelling in spellings for suffix in SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read_idx(paths: Mapping[str, Path]) -> Reading:
+    digests: dict[str, str] = {}
+    arrays = {}
+    for name in IDX_NAMES:
+        arrays[name], digests[name] = idx.read_with_digest(paths[name])
+        check = _check_images if "images" in name else _check_labels
+        check(arrays[name], paths[name])
+    train, test = (
+        _pair(arrays[images], arrays[labels], paths[images], paths[labels])
+        for images, labels in (IDX_NAMES[:2], IDX_NAMES[2:])
+    )
+    if train[0].shape[1:] != test[0].shape[1:]:
+        raise DataError(
+            f"the training images are {train[0].shape[1:]} (channels, height, width), the test "
+            f"images {test[0].shape[1:]}; they are not of one set",
+            paths[IDX_NAMES[2]],
+        )
+    return Reading(train, test, digests)
+
+
+def _check_images(array: np.ndarray, path: Path) -> None:
+    if array.ndim not in (3, 4) or array.dtype != np.uint8:
+        hint = "; is it a labels file?" if array.ndim == 1 else ""
+        raise DataError(
+            "expected images, uint8 of rank 3 (N, H, W) or 4 (N, C, H, W); it holds "
+            f"{array.dtype} of rank {array.ndim}, {array.shape}{hint}",
+            path,
+        )
+
+
+def _check_labels(array: np.ndarray, path: Path) -> None:
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        hint = "; is it an images file?" if array.ndim > 1 else ""
+        raise DataError(
+            f"expected labels, integers of rank 1 (N,); it holds {array.dtype} of rank "
+            f"{array.ndim}, {array.shape}{hint}",
+            path,
+        )
+
+
+def _pair(images: np.ndarray, labels: np.ndarray, path: Path, labels_path: Path) -> Arrays:
+    if len(images) != len(labels):
+        raise DataError(
+            f"it has {len(images):,} images, but {labels_path} has {len(labels):,} labels; the "
+            "files are not of one set",
+            path,
+        )
+    if images.ndim == 3:
+        images = images[:, None]
+    return images, labels.astype(np.int64)[:, None]
+
+
+def _read_digits(paths: Mapping[str, Path]) -> Reading:
+    (images, images_digest), (labels, labels_digest) = (
+        idx.read_with_digest(paths[name]) for name in _DIGITS.files
+    )
+    pixels = _DIGIT_PIXELS[images][:, None]
+    columns = labels.astype(np.int64)[:, None]
+    train, test = slice(None, _DIGITS_TRAIN), slice(_DIGITS_TRAIN, None)
+    return Reading(
+        (pixels[train], columns[train]),
+        (pixels[test], columns[test]),
+        dict(zip(_DIGITS.files, (images_digest, labels_digest), strict=True)),
+    )
+
+
+@dataclass(frozen=True)
+class _Cifar:
+    """Reads either binary version of CIFAR."""
+
+    train: tuple[str, ...]
+    test: str
+    label_classes: tuple[int, ...]
+
+    def __call__(self, paths: Mapping[str, Path]) -> Reading:
+        names = (*self.train, self.test)
+        if len(set(paths.values())) < len(names):
+            files = cifar.read_archive(paths[self.test], self.label_classes, names)
+        else:
+            files = {name: cifar.read(paths[name], self.label_classes) for name in names}
+        test = files[self.test]
+        return Reading(
+            self._arrays([files[name] for name in self.train]),
+            self._arrays([test]),
+            {name: records.digest for name, records in files.items()},
+        )
+
+    @staticmethod
+    def _arrays(parts: list[cifar.Records]) -> Arrays:
+        labels = np.concatenate([part.labels for part in parts]).astype(np.int64)
+        if len(parts) == 1:
+            return parts[0].images, labels
+        return np.concatenate([part.images for part in parts]), labels
+
+
+_CIFAR10_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+_DIGITS = Layout(("digits-images-idx3-ubyte", "digits-labels-idx1-ubyte"), _read_digits)
+
+LAYOUTS = {
+    "idx": Layout(IDX_NAMES, _read_idx, folders=("raw",)),
+    "cifar10": Layout(
+        (*_CIFAR10_TRAIN, "test_batch.bin"),
+        _Cifar(_CIFAR10_TRAIN, "test_batch.bin", (10,)),
+        archives=("cifar-10-binary.tar.gz",),
+        folders=("cifar-10-batches-bin",),
+    ),
+    "cifar100": Layout(
+        ("train.bin", "test.bin"),
+        _Cifar(("train.bin",), "test.bin", (20, 100)),
+        archives=("cifar-100-binary.tar.gz",),
+        folders=("cifar-100-binary",),
+    ),
+    "digits": _DIGITS,
+}

@@ -1,0 +1,203 @@
+"""Batches of a data set that lies in memory: shuffled, normalised, augmented, resumable.
+
+Which samples a batch holds, and what happens to them, depends on (seed, epoch, position) alone,
+so an epoch can be taken up at any batch and gives what was left of it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from convloom.data import normalise
+from convloom.data.augment import Augmentation, Draws
+from convloom.data.errors import DataError
+from convloom.random import permutation
+
+_STREAM = "shuffle"
+_Item = TypeVar("_Item")
+
+
+class Dataset(Protocol):
+    """What ``Batches`` needs of a data set; ArrayDataset is one.
+
+    ``images`` is (N, C, H, W), uint8 or float32, ``labels`` (N,) int64; ``mean`` and ``std`` are
+    per channel and of pixels / 255, empty for float32 images.
+    """
+
+    @property
+    def images(self) -> np.ndarray: ...
+
+    @property
+    def labels(self) -> np.ndarray: ...
+
+    @property
+    def mean(self) -> Sequence[float]: ...
+
+    @property
+    def std(self) -> Sequence[float]: ...
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Some samples, ready for a network.
+
+    Attributes:
+        images: (n, C, H, W) float32.
+        labels: (n,) int64.
+        indices: (n,) int64, which samples of the data set these are.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    indices: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class Batches:
+    """The batches of a data set, epoch by epoch. Each batch is new memory.
+
+    Args:
+        dataset: images and labels.
+        batch_size: samples a batch; the last one of an epoch may have fewer.
+        seed: of the order and of the augmentation.
+        shuffle: a new order every epoch; False keeps the data set's (evaluation).
+        augment: crops and flips, or None.
+        drop_last: leave a short last batch out; training only.
+        prefetch: batches that a thread makes ahead; 0 makes each when asked for.
+
+    Raises:
+        DataError: a value out of range, ``drop_last`` without ``shuffle`` (an evaluation must see
+            every sample), or an augmentation that the images are too small for.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = True,
+        augment: Augmentation | None = None,
+        drop_last: bool = False,
+        prefetch: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise DataError(f"the batch size must be at least 1, it is {batch_size}")
+        if prefetch < 0:
+            raise DataError(f"the number of batches made ahead must be 0 or more: {prefetch}")
+        if drop_last and not shuffle:
+            raise DataError("drop_last would leave the same samples out of every evaluation")
+        if not 0 <= seed < 2**64:
+            raise DataError(f"the seed must be in [0, 2^64), it is {seed}")
+        if augment is not None:
+            augment.check(*dataset.images.shape[2:])
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.augment = augment
+        self.drop_last = drop_last
+        self.prefetch = prefetch
+        self._pixels = dataset.images.dtype == np.uint8
+        self._scale, self._shift = normalise.coefficients(dataset.mean, dataset.std)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        full, rest = divmod(len(self.dataset), self.batch_size)
+        return full + bool(rest and not self.drop_last)
+
+    @property
+    def samples(self) -> int:
+        """Samples in an epoch: all of them, unless ``drop_last`` leaves some out."""
+        return min(len(self.dataset), len(self) * self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The samples' indices in an epoch's order, int64 (N,)."""
+        if self.shuffle:
+            return permutation(self.seed, _STREAM, epoch, len(self.dataset))
+        return np.arange(len(self.dataset))
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch, from ``start_batch`` on.
+
+        Raises:
+            DataError: an epoch or a batch that does not exist.
+        """
+        if epoch < 0 or not 0 <= start_batch <= len(self):
+            raise DataError(
+                f"there is no batch {start_batch} in epoch {epoch}; epochs count from 0 and have "
+                f"{len(self)} batches"
+            )
+        batches = self._batches(epoch, start_batch)
+        return prefetched(batches, self.prefetch) if self.prefetch else batches
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def _batches(self, epoch: int, start_batch: int) -> Iterator[Batch]:
+        order = self.order(epoch)
+        draws = None
+        if self.augment is not None:
+            draws = self.augment.draw(self.seed, epoch, len(self.dataset))
+        for batch in range(start_batch, len(self)):
+            yield self._batch(order[batch * self.batch_size :][: self.batch_size], draws)
+
+    def _batch(self, indices: np.ndarray, draws: Draws | None) -> Batch:
+        images = self.dataset.images.take(indices, axis=0)
+        if self.augment is not None and draws is not None:
+            images = self.augment.apply(images, draws, indices)
+        if self._pixels:
+            images = normalise.apply(images, self._scale, self._shift)
+        return Batch(images, self.dataset.labels.take(indices), indices.copy())
+
+
+@dataclass(frozen=True)
+class _End:
+    """The last thing that a loader thread hands over."""
+
+    error: BaseException | None
+
+
+def prefetched(items: Iterator[_Item], ahead: int) -> Iterator[_Item]:
+    """The same items, made up to ``ahead`` early by a thread.
+
+    An exception of ``items`` is raised here, after the items before it. When this iterator is
+    closed or dropped early, the thread ends after the item that it is making.
+    """
+    ready: queue.SimpleQueue[_Item | _End] = queue.SimpleQueue()
+    room = threading.Semaphore(ahead)
+    stop = threading.Event()
+
+    def make() -> None:
+        error = None
+        try:
+            while room.acquire() and not stop.is_set():
+                ready.put(next(items))
+        except StopIteration:
+            pass
+        except BaseException as problem:
+            error = problem
+        ready.put(_End(error))
+
+    thread = threading.Thread(target=make, name="convloom-loader", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := ready.get(), _End):
+            room.release()
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stop.set()
+        room.release()
+        thread.join()
