@@ -1,0 +1,174 @@
+"""CPU training throughput beside PyTorch eager's, interleaved in one run.
+
+    python benchmarks/cpu_vs_pytorch.py                       # networks and the convolution zoo
+    python benchmarks/cpu_vs_pytorch.py --only lenet --json
+    python benchmarks/cpu_vs_pytorch.py --network path/net.py:make_model --input-shape 3,32,32
+
+Each contender lives in a process of its own and runs in turn, a second at a time, so that a
+disturbed machine disturbs both; the ratio is the median over rounds of ours / PyTorch's. A network
+is timed over forward, loss, backward and SGD update with momentum at fp32; a convolution over its
+forward and both gradients. Exit code 1 when a bar is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from conv_zoo import ZOO
+
+#: {network: (input shape, least ratio)}
+NETWORKS = {"lenet": ((1, 28, 28), 5.0), "vgg-small": ((3, 32, 32), 1.8)}
+ANY_BAR = 1.0
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to time: a network's training step or one convolution."""
+
+    name: str
+    spec: dict[str, Any]
+    bar: float
+    images: int
+
+
+class Contender:
+    """A worker process; ``round`` lets it run for a while and returns images a second."""
+
+    def __init__(self, engine: str, task: Task, threads: int) -> None:
+        worker = Path(__file__).with_name("cpu_worker.py")
+        threads_env = {
+            name: str(threads)
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "CONVLOOM_NUM_THREADS")
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, str(worker), engine, json.dumps(task.spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads_env},
+        )
+        self._answer()
+
+    def round(self, seconds: float) -> float:
+        return float(self._ask(f"run {seconds}"))
+
+    def peak_mb(self) -> float:
+        return float(self._ask("peak"))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _ask(self, line: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a worker ended with code {self.process.wait()}; see above")
+        return line.strip()
+
+
+def tasks(arguments: argparse.Namespace) -> list[Task]:
+    """What to time, by the command line."""
+    size = arguments.batch_size
+    if arguments.network:
+        shape = tuple(int(v) for v in arguments.input_shape.split(","))
+        spec = {"network": arguments.network, "input_shape": shape, "batch_size": size}
+        return [Task(arguments.network, spec, ANY_BAR, size)]
+    found = [
+        Task(name, {"network": name, "input_shape": shape, "batch_size": size}, bar, size)
+        for name, (shape, bar) in NETWORKS.items()
+    ]
+    found += [Task(name, {"conv": conv}, ANY_BAR, conv[0]) for name, conv in ZOO.items()]
+    if arguments.only:
+        found = [task for task in found if task.name in arguments.only.split(",")]
+        if not found:
+            raise SystemExit(f"--only {arguments.only}: known are {', '.join((*NETWORKS, *ZOO))}")
+    return found
+
+
+def measure(task: Task, rounds: int, seconds: float, threads: int) -> dict[str, float]:
+    """Interleaved rounds of one task."""
+    ours, peer = (Contender(engine, task, threads) for engine in ("convloom", "pytorch"))
+    rates = [(ours.round(seconds), peer.round(seconds)) for _ in range(rounds)]
+    result = {
+        "ratio": round(statistics.median(a / b for a, b in rates), 3),
+        "ours": round(statistics.median(a for a, _ in rates), 1),
+        "pytorch": round(statistics.median(b for _, b in rates), 1),
+        "peak_mb": ours.peak_mb(),
+        "pytorch_peak_mb": peer.peak_mb(),
+    }
+    for contender in (ours, peer):
+        contender.close()
+    return result
+
+
+def misses(task: Task, result: dict[str, float]) -> list[str]:
+    """What falls short of the bars, in words."""
+    found = []
+    if result["ratio"] < task.bar:
+        found.append(f"{task.name}: ratio {result['ratio']} is under {task.bar}")
+    if "network" in task.spec and result["peak_mb"] > result["pytorch_peak_mb"]:
+        found.append(f"{task.name}: peak memory is above PyTorch's")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", help="names of networks or convolutions, comma-separated")
+    parser.add_argument("--network", help="path/net.py:make_model, a network of your own")
+    parser.add_argument("--input-shape", default="3,32,32", help="C,H,W for --network")
+    parser.add_argument("--batch-size", type=int, default=64, help="images a step (default 64)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=7, help="rounds per contender (default 7)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a round")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    arguments = parser.parse_args()
+
+    results, short = {}, []
+    for task in tasks(arguments):
+        seconds = arguments.seconds if "network" in task.spec else arguments.seconds / 2
+        result = measure(task, arguments.rounds, seconds, arguments.threads)
+        results[task.name] = result
+        short += misses(task, result)
+        if not arguments.json:
+            print(
+                f"{task.name:22s} {result['ratio']:6.2f}x (bar {task.bar:.1f})  "
+                f"ours {result['ours']:9.1f}  PyTorch {result['pytorch']:9.1f} images/s  "
+                f"peak {result['peak_mb']:.0f} / {result['pytorch_peak_mb']:.0f} MB",
+                flush=True,
+            )
+    if arguments.json:
+        print(json.dumps(results, indent=1))
+    else:
+        import numpy
+        import torch
+
+        print(
+            f"{date.today()}, {platform.processor() or platform.machine()}, "
+            f"{arguments.threads} threads, Python {platform.python_version()}, "
+            f"NumPy {numpy.__version__}, PyTorch {torch.__version__}"
+        )
+    for line in short:
+        print(f"MISSED {line}", file=sys.stderr)
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

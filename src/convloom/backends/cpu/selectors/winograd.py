@@ -1,0 +1,153 @@
+"""3x3 convolutions of stride 1 by minimal filtering: which problems it serves, and its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convloom.backends.cpu.launch import (
+    Argument,
+    CpuLaunch,
+    Phase,
+    Specialisation,
+    Tensor,
+    Workspace,
+)
+from convloom.ir import NHWC, Node, Selection, TensorSpec
+from convloom.ops import Conv2d, Conv2dDgrad, FusedConv2d, FusedConv2dDgrad
+from convloom.ops.conv2d import ConvGeometry
+
+_WIDEST_LANES = 16
+#: Blocks are multiples of every register tile's rows.
+_TILE_STEP = 24
+_SCRATCH_GOAL = 384 * 1024
+_STAGE_GOAL = 512 * 1024
+#: Tiles a register tile holds, for an odd and an even number of vectors of filters.
+_REGISTER_ROWS = (24, 12)
+
+
+def select_winograd(node: Node, specs: Mapping[str, TensorSpec]) -> Selection | None:
+    """The launch for a 3x3, stride 1, ungrouped convolution or input gradient; None for others.
+
+    Channels must be multiples of 16 on both sides, images NHWC, and the map at least 4x4 (smaller
+    ones waste more of each tile than minimal filtering saves).
+    """
+    op = node.op
+    if not isinstance(op, Conv2d | FusedConv2d | Conv2dDgrad | FusedConv2dDgrad):
+        return None
+    w = specs[node.inputs[1]]
+    x, y = specs[node.inputs[0]], specs[node.outputs[0]]
+    dgrad = isinstance(op, Conv2dDgrad | FusedConv2dDgrad)
+    if not _serves(op, w, x, y):
+        return None
+    padding = tuple(2 - p if dgrad else p for p in op.padding)
+    if min(padding) < 0:
+        return None
+    pool = getattr(op, "pool", 0) == 2
+    out_channels = w.shape[1] if dgrad else w.shape[0]
+    return _selection(node, x, y, out_channels, padding, pool, dgrad)
+
+
+def _serves(op: ConvGeometry, w: TensorSpec, x: TensorSpec, y: TensorSpec) -> bool:
+    plain = (op.stride, op.dilation, op.groups) == ((1, 1), (1, 1), 1)
+    return (
+        plain
+        and w.shape[2:] == (3, 3)
+        and w.shape[0] % _WIDEST_LANES == 0
+        and w.shape[1] % _WIDEST_LANES == 0
+        and x.layout == NHWC
+        and y.layout == NHWC
+        and min(x.shape[2:]) >= 4
+        and min(y.shape[2:]) >= 2
+    )
+
+
+def _selection(
+    node: Node,
+    x: TensorSpec,
+    y: TensorSpec,
+    out_channels: int,
+    padding: tuple[int, ...],
+    pool: bool,
+    dgrad: bool,
+) -> Selection:
+    op = node.op
+    n, c, h, w = x.shape
+    k = out_channels
+    out = (h + 2 * padding[0] - 2, w + 2 * padding[1] - 2)
+    tiles = [extent // 2 if pool else -(-extent // 2) for extent in out]
+    stage = padding != (0, 0) or (not pool and (out[0] % 2 == 1 or out[1] % 2 == 1))
+    vectors = 2 if k % (2 * _WIDEST_LANES) == 0 else 1
+    block = _block_tiles(c, k)
+    tile_rows = _rows_per_item(c, k, tiles)
+    pack_constants = (("C", c), ("K", k), ("NV", vectors), ("DGRAD", int(dgrad)))
+    filters = 16 * c * k * 4
+    pack = Phase(
+        Specialisation("winograd_pack", pack_constants),
+        (Tensor(node.inputs[1]), Workspace(0), Workspace(filters)),
+        items=k // _WIDEST_LANES,
+    )
+    extra = node.inputs[2] if len(node.inputs) > 2 else None
+    bias = extra if not dgrad else None
+    mask = extra if dgrad else None
+    index = node.outputs[1] if pool and len(node.outputs) > 1 else None
+    constants = (
+        ("C", c),
+        ("K", k),
+        ("PAD_H", padding[0]),
+        ("PAD_W", padding[1]),
+        ("NV", vectors),
+        ("TILES", block),
+        ("TILE_ROWS", tile_rows),
+        ("STAGE", int(stage)),
+        ("BIAS", int(bias is not None)),
+        ("RELU", int(getattr(op, "activation", "none") == "relu")),
+        ("POOL", int(pool)),
+        ("MASK", int(mask is not None)),
+    )
+    arguments: tuple[Argument, ...] = (
+        Tensor(node.inputs[0]),
+        Workspace(0),
+        Workspace(filters),
+        _or_null(bias),
+        Tensor(node.outputs[0]),
+        _or_null(index),
+        _or_null(mask),
+        h,
+        w,
+    )
+    staged = (2 * tile_rows + 2) * (2 * tiles[1] + 2) * c if stage else 0
+    main = Phase(
+        Specialisation("conv2d_winograd", constants),
+        arguments,
+        items=n * -(-tiles[0] // tile_rows),
+        scratch=4 * (16 * block * (c + k) + staged),
+    )
+    workspace = filters + 9 * c * k * 4
+    return Selection("winograd", "conv2d_winograd", CpuLaunch((pack, main)), workspace)
+
+
+def _or_null(name: str | None) -> Argument:
+    return 0 if name is None else Tensor(name)
+
+
+def _block_tiles(c: int, k: int) -> int:
+    """Tiles a block: as many register tiles as keep both transformed maps in the cache."""
+    per_tile = 16 * (c + k) * 4
+    return _TILE_STEP * max(1, min(4, _SCRATCH_GOAL // (per_tile * _TILE_STEP)))
+
+
+def _rows_per_item(c: int, k: int, tiles: list[int]) -> int:
+    """Rows of tiles an item: the count that wastes least of the register tiles, within the cache.
+
+    A register tile computes its 12 (24 for 16 filters) tiles whether they exist or not.
+    """
+    step = _REGISTER_ROWS[k % (2 * _WIDEST_LANES) == 0]
+    row_bytes = 2 * (2 * tiles[1] + 2) * c * 4
+
+    def computed(rows: int) -> int:
+        whole, rest = divmod(tiles[0], rows)
+        cost = whole * -(-rows * tiles[1] // step)
+        return cost + -(-rest * tiles[1] // step)
+
+    fitting = [rows for rows in range(1, tiles[0] + 1) if rows * row_bytes <= _STAGE_GOAL] or [1]
+    return min(fitting, key=lambda rows: (computed(rows), rows))
