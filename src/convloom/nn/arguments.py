@@ -1,0 +1,122 @@
+"""Checks and conversions of layer arguments, shared by layers and functions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from convloom.ir import ConvloomError, ShapeError
+from convloom.ops.geometry import Pair, Window
+
+
+class ArgumentError(ConvloomError, ValueError):
+    """An argument that convloom does not support; says what to use instead."""
+
+
+def whole(value: Any, what: str, least: int = 1) -> int:
+    """A whole number of at least ``least``. Raises ShapeError."""
+    number = _integer(value)
+    if number is None or number < least:
+        raise ShapeError(f"{what} must be a whole number of at least {least}, it is {value!r}")
+    return number
+
+
+def pair(value: Any, what: str) -> Pair:
+    """``3`` or ``(3, 5)`` as (height, width). Raises ShapeError."""
+    values = list(value) if isinstance(value, (tuple, list)) else [value, value]
+    numbers = [_integer(item) for item in values]
+    if len(numbers) != 2 or numbers[0] is None or numbers[1] is None:
+        raise ShapeError(f"{what} must be one whole number or a pair of them, it is {value!r}")
+    return numbers[0], numbers[1]
+
+
+def conv_geometry(
+    kernel: Sequence[int], stride: Any, padding: Any, dilation: Any, groups: Any
+) -> tuple[Pair, Pair, Pair, int]:
+    """(stride, padding, dilation, groups) of a convolution, checked.
+
+    ``padding`` may be ``"valid"`` or ``"same"`` (stride 1, and an even number of cells in all).
+    """
+    strides, dilations = pair(stride, "stride"), pair(dilation, "dilation")
+    size = (kernel[0], kernel[1])
+    if isinstance(padding, str):
+        padding = _named_padding(padding, size, strides, dilations)
+    paddings = pair(padding, "padding")
+    Window(size, strides, paddings, dilations).check()
+    return strides, paddings, dilations, whole(groups, "groups")
+
+
+def pool_window(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Window:
+    """The window of a pooling layer, checked; the stride is the kernel unless given."""
+    size = pair(kernel, "kernel_size")
+    window = Window(
+        size,
+        size if stride is None else pair(stride, "stride"),
+        pair(padding, "padding"),
+        pair(dilation, "dilation"),
+        bool(ceil_mode),
+    )
+    window.check()
+    for axis in range(2):
+        if 2 * window.padding[axis] > window.extent(axis):
+            raise ShapeError(
+                f"padding must be at most half of what the window covers, it is {window.padding} "
+                f"for kernel {window.kernel} and dilation {window.dilation}"
+            )
+    return window
+
+
+def probability(p: Any) -> float:
+    """A number in [0, 1]. Raises ShapeError."""
+    number = isinstance(p, (int, float, np.floating)) and not isinstance(p, bool)
+    if not (number and 0.0 <= p <= 1.0):
+        raise ShapeError(f"the probability must be between 0 and 1, it is {p!r}")
+    return float(p)
+
+
+def no_indices(return_indices: Any) -> None:
+    """Raises ArgumentError if the positions of the maxima are wanted."""
+    if return_indices:
+        raise ArgumentError("return_indices is not supported, a layer gives one tensor")
+
+
+def no_divisor(divisor_override: Any) -> None:
+    """Raises ArgumentError if another divisor is wanted."""
+    if divisor_override is not None:
+        raise ArgumentError("divisor_override is not supported, only count_include_pad")
+
+
+def no_placement(device: Any, dtype: Any) -> None:
+    """Raises ArgumentError unless device and dtype are left to convloom."""
+    if device is not None:
+        raise ArgumentError("a layer has no device; pass device= to compile or Trainer")
+    if dtype is not None and str(getattr(dtype, "__name__", dtype)).split(".")[-1] != "float32":
+        raise ArgumentError(f"parameters are float32, dtype={dtype!r} is not supported")
+
+
+def _integer(value: Any) -> int | None:
+    if isinstance(value, (bool, np.bool_)):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _named_padding(padding: str, kernel: Pair, stride: Pair, dilation: Pair) -> Pair:
+    if padding == "valid":
+        return 0, 0
+    if padding != "same":
+        raise ShapeError(f"padding must be numbers, 'valid' or 'same', it is {padding!r}")
+    if stride != (1, 1):
+        raise ShapeError(f"padding='same' needs stride 1, it is {stride}")
+    total = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
+    if any(cells % 2 for cells in total):
+        raise ShapeError(
+            f"padding='same' needs an odd kernel or an even dilation, the kernel is {kernel} with "
+            f"dilation {dilation}: one side would get more padding than the other"
+        )
+    return total[0] // 2, total[1] // 2

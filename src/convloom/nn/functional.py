@@ -1,0 +1,134 @@
+"""What ``forward`` may call on tensors, with torch.nn.functional's names, orders and defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from convloom.ir import ShapeError
+from convloom.nn import arguments
+from convloom.nn.parameter import Parameter
+from convloom.nn.tracing import SymbolicTensor, TraceError
+from convloom.ops import AvgPool2d, Concat, Conv2d, Linear, MaxPool2d
+
+_Size = int | tuple[int, int]
+
+
+def conv2d(
+    input: SymbolicTensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    stride: _Size = 1,
+    padding: _Size | str = 0,
+    dilation: _Size = 1,
+    groups: int = 1,
+) -> SymbolicTensor:
+    """Convolution of (N, C, H, W) by filters (K, C/groups, R, S)."""
+    x = _tensor(input, "conv2d")
+    if len(weight.shape) != 4:
+        raise ShapeError(f"conv2d: filters have shape (K, C, R, S), not {weight.shape}")
+    geometry = arguments.conv_geometry(weight.shape[2:], stride, padding, dilation, groups)
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return x.tracer.apply(Conv2d(*geometry), *inputs, function="conv2d")
+
+
+def linear(
+    input: SymbolicTensor, weight: Parameter, bias: Parameter | None = None
+) -> SymbolicTensor:
+    """x w^T + b of (N, I) and a weight (O, I)."""
+    x = _tensor(input, "linear")
+    if len(weight.shape) != 2:
+        raise ShapeError(f"linear: a weight has shape (out, in), not {weight.shape}")
+    inputs = (x, weight) if bias is None else (x, weight, bias)
+    return x.tracer.apply(Linear(), *inputs, function="linear")
+
+
+def relu(input: SymbolicTensor, inplace: bool = False) -> SymbolicTensor:
+    """max(x, 0); ``inplace`` changes nothing, since plans share memory wherever they can."""
+    return _tensor(input, "relu").relu()
+
+
+def max_pool2d(
+    input: SymbolicTensor,
+    kernel_size: _Size,
+    stride: _Size | None = None,
+    padding: _Size = 0,
+    dilation: _Size = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> SymbolicTensor:
+    """The greatest element of each window; ``stride`` is the kernel size unless given."""
+    x = _tensor(input, "max_pool2d")
+    arguments.no_indices(return_indices)
+    window = arguments.pool_window(kernel_size, stride, padding, dilation, ceil_mode)
+    op = MaxPool2d(window.kernel, window.stride, window.padding, window.dilation, window.ceil_mode)
+    return x.tracer.apply(op, x, function="max_pool2d", extra=["index"])
+
+
+def avg_pool2d(
+    input: SymbolicTensor,
+    kernel_size: _Size,
+    stride: _Size | None = None,
+    padding: _Size = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> SymbolicTensor:
+    """The mean of each window; ``stride`` is the kernel size unless given."""
+    x = _tensor(input, "avg_pool2d")
+    arguments.no_divisor(divisor_override)
+    window = arguments.pool_window(kernel_size, stride, padding, 1, ceil_mode)
+    op = AvgPool2d(
+        window.kernel, window.stride, window.padding, window.ceil_mode, bool(count_include_pad)
+    )
+    return x.tracer.apply(op, x, function="avg_pool2d")
+
+
+def dropout(
+    input: SymbolicTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> SymbolicTensor:
+    """Zero each element with chance ``p`` and scale the rest, in training steps only.
+
+    Evaluation and prediction leave it out by themselves; ``training=False`` leaves it out always.
+    """
+    x = _tensor(input, "dropout")
+    chance = arguments.probability(p)
+    return x.tracer.dropout(x, chance) if training and chance > 0 else x
+
+
+def flatten(input: SymbolicTensor, start_dim: int = 1, end_dim: int = -1) -> SymbolicTensor:
+    """Merge axes ``start_dim`` to ``end_dim`` of a sample; the batch, axis 0, always stays."""
+    return _tensor(input, "flatten").flatten(start_dim, end_dim)
+
+
+def add(input: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
+    """The sum of two tensors of one shape."""
+    return _tensor(input, "add") + _tensor(other, "add")
+
+
+def concat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:
+    """Join tensors along the channels, ``dim`` 1 (torch's default, 0, would join batches)."""
+    if isinstance(tensors, SymbolicTensor) or not isinstance(tensors, Sequence):
+        raise TraceError("concat takes a list of tensors: concat([a, b], dim=1)")
+    if not tensors:
+        raise TraceError("concat needs at least one tensor, the list is empty")
+    parts = [_tensor(tensor, "concat") for tensor in tensors]
+    first = parts[0]
+    axis = dim + first.ndim if dim < 0 else dim
+    if axis != 1:
+        first.tracer.fail(f"concat along axis {dim} is not supported; use dim=1, the channels")
+    return first.tracer.apply(Concat(), *parts, function="concat")
+
+
+def cat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:
+    """As ``concat``."""
+    return concat(tensors, dim)
+
+
+def _tensor(value: Any, function: str) -> SymbolicTensor:
+    if not isinstance(value, SymbolicTensor):
+        raise TraceError(
+            f"{function} works on the tensors inside forward, it got {type(value).__name__}; "
+            "arrays go through Module.predict, convloom.vjp or a Trainer"
+        )
+    return value

@@ -1,0 +1,68 @@
+"""A network that is a graph: what ``convloom.load`` gives back, without the class it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from convloom.nn.module import Module
+from convloom.nn.parameter import Parameter
+from convloom.nn.tracing import SymbolicTensor
+from convloom.ops import Op
+
+
+@dataclass(frozen=True)
+class SavedNode:
+    """An op of a saved graph, the tensors it reads and makes, and the layer that asked for it."""
+
+    op: Op
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    layer: str
+
+
+class GraphModule(Module):
+    """Replays a saved graph at any batch size, with the parameters' own names.
+
+    Args:
+        nodes: in order; they read ``input``, ``counter``, parameters and earlier outputs, and
+            one of them makes ``output``.
+        parameters: {name: parameter}; two names may share one.
+    """
+
+    def __init__(self, nodes: Sequence[SavedNode], parameters: Mapping[str, Parameter]) -> None:
+        super().__init__()
+        self.nodes = tuple(nodes)
+        self._parameters.update(parameters)  # names with dots, which only a graph may have
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """What was given to ``save(extra=…)``; it is saved again."""
+        return dict(self.__dict__.get("_extra", {}))
+
+    @extra.setter
+    def extra(self, value: Mapping[str, Any]) -> None:
+        self.__dict__["_extra"] = dict(value)
+
+    def forward(self, x: SymbolicTensor) -> SymbolicTensor:
+        tracer = x.tracer
+        names = {"input": x.name}
+        for node in self.nodes:
+            inputs = [self._tensor(x, names, name) for name in node.inputs]
+            made = tracer.replay(node.op, inputs, node.layer, node.outputs)
+            names.update(zip(node.outputs, made, strict=True))
+        return SymbolicTensor(tracer, names["output"])
+
+    def _tensor(self, x: SymbolicTensor, names: Mapping[str, str], name: str) -> str:
+        if name in names:
+            return names[name]
+        if name == "counter":
+            return x.tracer.counter()
+        parameter = self._parameters.get(name)
+        if parameter is None:
+            x.tracer.fail(f"the saved graph reads {name!r}, which nothing makes")
+        return x.tracer.parameter(parameter)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.nodes)} nodes, {sum(p.numel() for p in self.parameters())} parameters"
