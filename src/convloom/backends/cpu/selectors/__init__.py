@@ -24,6 +24,7 @@ FAMILIES = {
         "FusedConv2dDgrad",
         "FusedConv2dWgrad",
         "PooledConv2dGrad",
+        "BiasGrad",
     ),
     "elementwise": ("ReLU", "ReLUGrad", "Add"),
     "linear": (

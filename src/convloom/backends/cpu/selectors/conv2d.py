@@ -1,0 +1,442 @@
+"""Kernels of convolution, its gradients, and bias gradients.
+
+Every convolution step is a few phases: pack the filters for the register tile; convolve; and for
+filter gradients add the chunks' partial sums in order. Constants of a kernel never hold the batch
+size; strips and chunks are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from convloom.backends.cpu.launch import (
+    Argument,
+    CpuLaunch,
+    Phase,
+    Specialisation,
+    Tensor,
+    Workspace,
+)
+from convloom.backends.cpu.selectors.conv2d_problem import (
+    Problem,
+    Tile,
+    channels_last,
+    filter_tile,
+    pixel_tile,
+    problem_of,
+    residues,
+    served,
+)
+from convloom.ir import Node, Selection, TensorSpec
+from convloom.ops.base import Op
+from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
+from convloom.ops.fused import (
+    RELU,
+    FusedConv2d,
+    FusedConv2dDgrad,
+    FusedConv2dWgrad,
+    PooledConv2dGrad,
+)
+
+#: Bytes of staged input that an item may keep in a core's second-level cache.
+STAGED_BYTES = 192 * 1024
+#: Bytes of one item's share of a filter gradient, for the same reason.
+GRADIENT_BYTES = 640 * 1024
+#: Most chunks of a reduction, and most bytes that all partial filter gradients may take.
+CHUNKS, PARTIAL_BYTES = 16, 8 * 1024 * 1024
+#: Items that a step should have at least, so that a batch of one still uses all cores.
+ITEMS = 16
+#: Output pixels over which a filter gradient's tile stays in registers: dy then fits in L1.
+PIXELS = 128
+
+_ABSENT = 0
+
+
+def select(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
+    """Serves float32 tensors whose images are NHWC or NCHW and whose filters are KRSC or KCRS."""
+    tensors = [specs[name] for name in (*node.inputs, *node.outputs)]
+    if kernels == "reference" or not all(_served(spec) for spec in tensors):
+        return None
+    op = node.op
+    if isinstance(op, BiasGrad):
+        return _bias_grad(node, specs)
+    if min((spec.size for spec in tensors), default=1) == 0:
+        return _empty(node, specs)
+    if isinstance(op, Conv2d | FusedConv2d):
+        return _fprop(op, node, specs)
+    if isinstance(op, Conv2dDgrad | FusedConv2dDgrad):
+        return _dgrad(op, node, specs)
+    if isinstance(op, Conv2dWgrad | FusedConv2dWgrad):
+        return _wgrad(op, node, specs)
+    if isinstance(op, PooledConv2dGrad):
+        return _pooled_grad(op, node, specs)
+    return None
+
+
+def _served(spec: TensorSpec) -> bool:
+    return spec.dtype in ("float32", "uint8") and served(spec)
+
+
+def _alike(a: TensorSpec, b: TensorSpec) -> bool:
+    """Whether two tensors of one rank lie in the same order."""
+    return a.layout.order == b.layout.order
+
+
+def _empty(node: Node, specs: Mapping[str, TensorSpec]) -> Selection:
+    """An empty batch: outputs that are not empty are sums of nothing."""
+    phases = tuple(
+        Phase(Specialisation("fill_zero"), (Tensor(name), specs[name].size), items=1)
+        for name in node.outputs
+        if specs[name].size
+    )
+    return Selection("dense", "fill_zero", CpuLaunch(phases))
+
+
+def _specialise(source: str, *constants: Mapping[str, int], **more: int) -> Specialisation:
+    merged = {name: value for group in (*constants, more) for name, value in group.items()}
+    return Specialisation(source, tuple(sorted(merged.items())))
+
+
+def _strips(problem: Problem, units: int, least: int, row_bytes: int) -> int:
+    """Strips of an image: staged rows fit the cache, and few images still make many items.
+
+    Args:
+        units: rows that are cut into strips; each strip gets at least ``least``.
+        row_bytes: staged bytes of one row.
+    """
+    by_cache = math.ceil(units * row_bytes / STAGED_BYTES)
+    by_items = min(math.ceil(ITEMS / problem.n), math.ceil(problem.flops / 2_000_000))
+    return max(1, min(max(by_cache, by_items), units // least))
+
+
+# Forward ------------------------------------------------------------------------------------
+
+
+def _fprop(
+    op: Conv2d | FusedConv2d, node: Node, specs: Mapping[str, TensorSpec]
+) -> Selection | None:
+    x, w = node.inputs[:2]
+    bias = Tensor(node.inputs[2]) if len(node.inputs) > 2 else _ABSENT
+    relu = isinstance(op, FusedConv2d) and op.activation == RELU
+    pool = isinstance(op, FusedConv2d) and op.pool == 2
+    y = node.outputs[0]
+    problem = problem_of(op, specs[x], specs[w], specs[y]).canonical()
+    outputs = (Tensor(y), Tensor(node.outputs[1]) if pool else _ABSENT)
+    epilogue = {"BIAS": int(bias != _ABSENT), "RELU": int(relu)}
+    if problem.pointwise and not pool:
+        return _pointwise(problem, False, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
+    return _strip_fprop(problem, Tensor(x), Tensor(w), bias, outputs, epilogue, pool)
+
+
+def _strip_fprop(
+    problem: Problem,
+    x: Argument,
+    w: Argument,
+    bias: Argument,
+    outputs: tuple[Argument, Argument],
+    epilogue: Mapping[str, int],
+    pool: bool,
+) -> Selection:
+    p, q = problem.out
+    tile = pixel_tile(p - p % 2 * pool, q - q % 2 * pool, problem.kg, problem.depth, pool, True)
+    staged = problem.padded or problem.planar_x
+    (uh, _), (dh, _), (_, pw) = (
+        problem.geometry.stride,
+        problem.geometry.dilation,
+        problem.geometry.padding,
+    )
+    row = (problem.w + 2 * pw) * problem.channels * 4
+    scale = 2 if pool else 1
+    units = p // scale
+    strips = _strips(problem, units, tile.rows // scale, row * uh * scale)
+    rows = (math.ceil(units / strips) * scale - 1) * uh + (problem.r - 1) * dh + 1
+    kernel = _specialise(
+        "conv2d_fprop",
+        problem.constants,
+        epilogue,
+        _tile_constants(tile),
+        POOL=int(pool),
+        STAGED=int(staged),
+    )
+    pack, nbytes = _pack(problem, tile.block, flip=False, w=w, to=Workspace())
+    main = Phase(
+        kernel,
+        (x, Workspace(), bias, *outputs, problem.h, problem.w, strips),
+        items=problem.n * strips,
+        scratch=rows * row if staged else 0,
+    )
+    return Selection("dense", "conv2d_fprop", CpuLaunch((pack, main)), nbytes)
+
+
+def _tile_constants(tile: Tile) -> dict[str, int]:
+    return {"KB": tile.block, "ROWS": tile.rows, "PC": tile.cols}
+
+
+def _pack(problem: Problem, block: int, flip: bool, w: Argument, to: Argument) -> tuple[Phase, int]:
+    """The phase that packs filters in blocks of ``block`` outputs, and the bytes it fills."""
+    strides = problem.w_strides
+    outputs, inputs = (problem.c, problem.kg) if flip else (problem.kg, problem.c)
+    blocks = problem.groups * -(-outputs // block)
+    constants = problem.constants if flip else {"UH": 1, "UW": 1, "DH": 1, "DW": 1}
+    kernel = _specialise(
+        "conv2d_pack",
+        {name: constants[name] for name in ("UH", "UW", "DH", "DW")},
+        {"OUT_STEP": strides["C" if flip else "K"], "IN_STEP": strides["K" if flip else "C"]},
+        {"ROW_STEP": strides["R"], "COL_STEP": strides["S"]},
+        {"GROUP_STEP": problem.kg * strides["K"], "R": problem.r, "S": problem.s},
+        {"G": problem.groups, "OUT": outputs, "IN": inputs, "KB": block, "FLIP": int(flip)},
+    )
+    taps = problem.r * problem.s
+    return Phase(kernel, (w, to), items=blocks * taps), blocks * taps * inputs * block * 4
+
+
+def _pointwise(
+    problem: Problem,
+    flip: bool,
+    x: Argument,
+    w: Argument,
+    bias: Argument,
+    y: Argument,
+    epilogue: Mapping[str, int],
+    mask: Argument = _ABSENT,
+) -> Selection:
+    """A 1x1 convolution (or with ``flip`` its input gradient) over all pixels."""
+    inputs, outputs = (problem.k, problem.c) if flip else (problem.c, problem.k)
+    # A long row: the tile must not depend on the batch.
+    tile = pixel_tile(1, 10_000, outputs, inputs, False, False)
+    pixels = problem.n * problem.h * problem.w
+    longest = max(1, STAGED_BYTES // (4 * inputs) // tile.cols)
+    chunk = tile.cols * min(longest, 16)
+    kernel = _specialise(
+        "conv2d_pointwise",
+        epilogue,
+        {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
+        MASK=int(mask != _ABSENT),
+        CHUNK=chunk,
+    )
+    pack, nbytes = _pack(problem, tile.block, flip, w, Workspace())
+    main = Phase(kernel, (x, Workspace(), bias, mask, y, pixels), items=math.ceil(pixels / chunk))
+    return Selection("dense", "conv2d_pointwise", CpuLaunch((pack, main)), nbytes)
+
+
+# Input gradient -----------------------------------------------------------------------------
+
+
+def _dgrad(
+    op: Conv2dDgrad | FusedConv2dDgrad, node: Node, specs: Mapping[str, TensorSpec]
+) -> Selection | None:
+    dy, w = node.inputs[:2]
+    mask = Tensor(node.inputs[2]) if len(node.inputs) > 2 else _ABSENT
+    (dx,) = node.outputs
+    if mask != _ABSENT and not _alike(specs[node.inputs[2]], specs[dx]):
+        return None
+    problem = problem_of(op, specs[dx], specs[w], specs[dy]).canonical()
+    if problem.pointwise:
+        return _pointwise(
+            problem, True, Tensor(dy), Tensor(w), _ABSENT, Tensor(dx), {"BIAS": 0, "RELU": 0}, mask
+        )
+    phases, nbytes = _dgrad_phases(problem, Tensor(dy), _ABSENT, Tensor(w), mask, Tensor(dx), 0)
+    return Selection("dense", "conv2d_dgrad", CpuLaunch(phases), nbytes)
+
+
+def _dgrad_phases(
+    problem: Problem,
+    dy: Argument,
+    index: Argument,
+    w: Argument,
+    mask: Argument,
+    dx: Argument,
+    workspace: int,
+) -> tuple[tuple[Phase, ...], int]:
+    """Pack and main phase, and the workspace they need from offset ``workspace`` on."""
+    (uh, uw), (dh, dw), (ph, pw) = (
+        problem.geometry.stride,
+        problem.geometry.dilation,
+        problem.geometry.padding,
+    )
+    row_reach = residues(problem.r, uh, ph, dh)
+    col_reach = residues(problem.s, uw, pw, dw)
+    depth = max(1, problem.kg * problem.r * problem.s // (uh * uw))
+    one = (uh, uw) == (1, 1)
+    tile = pixel_tile(problem.h, max(1, problem.w // uw), problem.c, depth, False, one)
+    units = math.ceil(problem.h / uh)
+    cols = math.ceil(problem.w / uw) + col_reach.high - col_reach.low
+    row = cols * problem.k * 4
+    strips = _strips(problem, units, tile.rows, row)
+    rows = math.ceil(units / strips) + row_reach.high - row_reach.low
+    kernel = _specialise(
+        "conv2d_dgrad",
+        problem.constants,
+        _tile_constants(tile),
+        MASK=int(mask != _ABSENT),
+        POOL=int(index != _ABSENT),
+    )
+    place = Workspace(workspace)
+    pack, nbytes = _pack(problem, tile.block, flip=True, w=w, to=place)
+    main = Phase(
+        kernel,
+        (dy, place, mask, dx, index, problem.h, problem.w, strips),
+        items=problem.n * strips,
+        scratch=rows * row,
+    )
+    return (pack, main), nbytes
+
+
+# Filter gradient ----------------------------------------------------------------------------
+
+
+def _wgrad(
+    op: Conv2dWgrad | FusedConv2dWgrad, node: Node, specs: Mapping[str, TensorSpec]
+) -> Selection | None:
+    x, dy = node.inputs
+    dw = node.outputs[0]
+    db = Tensor(node.outputs[1]) if len(node.outputs) > 1 else _ABSENT
+    problem = problem_of(op, specs[x], specs[dw], specs[dy]).canonical()
+    phases, nbytes = _wgrad_phases(problem, Tensor(x), Tensor(dy), _ABSENT, Tensor(dw), db)
+    return Selection("dense", "conv2d_wgrad", CpuLaunch(phases), nbytes)
+
+
+def _wgrad_phases(
+    problem: Problem, x: Argument, dy: Argument, index: Argument, dw: Argument, db: Argument
+) -> tuple[tuple[Phase, ...], int]:
+    """Main and reduce phase, and the workspace they need."""
+    p, q = problem.out
+    (uh, uw), (dh, _) = problem.geometry.stride, problem.geometry.dilation
+    most_chunks = max(1, min(CHUNKS, PARTIAL_BYTES // (4 * problem.filter_size)))
+    run_of_all = problem.c * (problem.s if problem.adjacent else 1)
+    pieces = 1 if problem.adjacent else problem.s
+    tile = filter_tile(problem.r, run_of_all, pieces, problem.kg, PIXELS)
+    slice_, split = _share(problem, tile.block, most_chunks)
+    run = -(-slice_ * (problem.s if problem.adjacent else 1) // tile.cols) * tile.cols
+    blocks = -(-problem.kg // tile.block)
+    partial = problem.groups * (problem.c // slice_) * blocks * tile.block
+    partial *= problem.r * pieces * run
+
+    span = (problem.r - 1) * dh + 1
+    cols = (q - 1) * uw + (problem.s - 1) * problem.geometry.dilation[1] + 1
+    rows = _wgrad_rows(problem, cols * slice_, tile.block, span)
+    strips = math.ceil(p / rows)
+    rows = math.ceil(p / strips)
+    chunks = min(most_chunks, problem.n * strips)
+    in_place = (
+        index == _ABSENT
+        and not problem.planar_y
+        and problem.kg % tile.block == 0
+        and problem.k == tile.block
+    )
+    constants = {
+        **problem.constants,
+        **{"CS": slice_, "KS": split, "KB": tile.block, "A": tile.cols, "RT": tile.rows},
+        "BIAS": int(db != _ABSENT),
+    }
+    main = Phase(
+        _specialise(
+            "conv2d_wgrad", constants, POOL=int(index != _ABSENT), STAGED=int(not in_place)
+        ),
+        (
+            *(x, dy, index, Workspace(), Workspace(chunks * partial * 4)),
+            *(problem.n, problem.h, problem.w, chunks, strips),
+        ),
+        items=chunks * problem.groups * (problem.c // slice_) * -(-problem.kg // split),
+        scratch=4 * (((rows - 1) * uh + span) * cols * slice_ + tile.cols + 16)
+        + (0 if in_place else 4 * rows * q * -(-split // tile.block) * tile.block),
+    )
+    strides = problem.w_strides
+    reduce = Phase(
+        _specialise(
+            "conv2d_wgrad_reduce",
+            {name: constants[name] for name in _LAYOUT},
+            {"OUT_STEP": strides["K"], "IN_STEP": strides["C"], "ROW_STEP": strides["R"]},
+            {"COL_STEP": strides["S"], "GROUP_STEP": problem.kg * strides["K"]},
+        ),
+        (Workspace(), Workspace(chunks * partial * 4), dw, db, chunks),
+        items=problem.groups * (problem.c // slice_) * blocks * problem.r
+        + (problem.groups if db != _ABSENT else 0),
+    )
+    bias = problem.groups * blocks * tile.block
+    return (main, reduce), chunks * (partial + bias) * 4
+
+
+#: The constants that fix how partial filter gradients lie (kernels/cpu/conv2d_wgrad.h).
+_LAYOUT = ("C", "G", "K", "R", "S", "DW", "CS", "KB", "A", "BIAS")
+
+
+def _share(problem: Problem, block: int, chunks: int) -> tuple[int, int]:
+    """Channels and filters of an item: its gradient fits the cache, and items are enough."""
+    channels, filters = problem.c, problem.kg
+
+    def items() -> int:
+        return chunks * problem.groups * (problem.c // channels) * -(-problem.kg // filters)
+
+    def nbytes() -> int:
+        return 4 * channels * filters * problem.r * problem.s
+
+    while nbytes() > GRADIENT_BYTES or (items() < ITEMS and nbytes() > GRADIENT_BYTES // 8):
+        if channels % 2 == 0 and channels > 64:
+            channels //= 2
+        elif filters > block:
+            filters = -(-(filters // 2) // block) * block
+        elif channels % 2 == 0 and channels > 16:
+            channels //= 2
+        else:
+            break
+    return channels, filters
+
+
+def _wgrad_rows(problem: Problem, row: int, block: int, span: int) -> int:
+    """Output rows of a strip: dy fits in L1, unless most staged rows would be staged twice."""
+    p, q = problem.out
+    uh = problem.geometry.stride[0]
+    rows = max(1, PIXELS // q)
+    while (
+        rows < p
+        and (rows - 1) * uh + span > 1.5 * rows * uh
+        and (rows * uh + span) * row * 4 < STAGED_BYTES
+        and rows * q * block * 4 < STAGED_BYTES // 4
+    ):
+        rows += 1
+    return min(rows, p)
+
+
+def _pooled_grad(
+    op: PooledConv2dGrad, node: Node, specs: Mapping[str, TensorSpec]
+) -> Selection | None:
+    x, w, dyp, index = node.inputs
+    dw = node.outputs[0]
+    db = Tensor(node.outputs[1]) if op.has_bias else _ABSENT
+    problem = problem_of(op, specs[x], specs[w], specs[dyp])
+    if not _alike(specs[dw], specs[w]) or not _alike(specs[index], specs[dyp]):
+        return None
+    phases, nbytes = _wgrad_phases(problem, Tensor(x), Tensor(dyp), Tensor(index), Tensor(dw), db)
+    if op.needs_dx:
+        dx = node.outputs[-1]
+        if not _alike(specs[dx], specs[x]):
+            return None
+        mask = Tensor(x) if op.mask == RELU else _ABSENT
+        more, own = _dgrad_phases(
+            problem, Tensor(dyp), Tensor(index), Tensor(w), mask, Tensor(dx), 0
+        )
+        phases, nbytes = (*phases, *more), max(nbytes, own)
+    return Selection("dense", "conv2d_wgrad", CpuLaunch(phases), nbytes)
+
+
+def _bias_grad(node: Node, specs: Mapping[str, TensorSpec]) -> Selection:
+    dy = specs[node.inputs[0]]
+    channels = dy.shape[1]
+    inner = math.prod(dy.shape[2:])
+    planar = inner > 1 and not (len(dy.shape) == 4 and channels_last(dy.layout))
+    positions = dy.shape[0] * (1 if planar else inner)
+    chunks = max(1, min(CHUNKS, positions))
+    partial = Phase(
+        _specialise("bias_grad", K=channels, PLANAR=int(planar)),
+        (Tensor(node.inputs[0]), Workspace(), positions, chunks, inner),
+        items=chunks,
+    )
+    size = 1024
+    total = Phase(
+        _specialise("sum_partials", CHUNK=size),
+        (Workspace(), Tensor(node.outputs[0]), channels, chunks),
+        items=math.ceil(channels / size),
+    )
+    return Selection("dense", "bias_grad", CpuLaunch((partial, total)), chunks * channels * 4)
