@@ -17,8 +17,8 @@ _LIMIT = 2**31 - 1
 
 def pair(value: int | tuple[int, int], what: str) -> Pair:
     """``3`` or ``(3, 5)`` as (height, width). Raises ShapeError for anything else."""
-    values = (value, value) if isinstance(value, int) else tuple(value)
-    if len(values) != 2 or not all(isinstance(v, int) for v in values):
+    values = tuple(value) if isinstance(value, tuple | list) else (value, value)
+    if len(values) != 2 or not all(type(v) is int for v in values):
         raise ShapeError(f"{what} must be one integer or a pair of them, it is {value!r}")
     return values[0], values[1]
 

@@ -1,0 +1,179 @@
+"""The shape zoo: for each kind of op, few shapes that together meet every pair of conditions.
+
+The tables of convolutions and pools are pairwise: every two values of batch, channels, kernel,
+stride, padding, dilation and groups (or ceil_mode) that can occur together do occur together in
+some row; tests/ops/test_zoo.py checks it. Image sizes differ in height and width and leave tails
+for any vector width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from convloom.ir import TensorSpec
+from convloom.ops import AvgPool2d, Conv2d, Linear, MaxPool2d, Op
+
+Shape = tuple[int, ...]
+
+N = (1, 2, 31, 33)
+C = (1, 3, 5, 17)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op and the shapes of its inputs."""
+
+    op: Op
+    shapes: tuple[Shape, ...]
+
+    def inputs(self, seed: int = 0, dtype: str = "float64") -> list[np.ndarray]:
+        """Standard normal arrays."""
+        rng = np.random.default_rng(seed)
+        return [rng.standard_normal(shape).astype(dtype) for shape in self.shapes]
+
+    def integers(self, seed: int = 0, dtype: str = "float32") -> list[np.ndarray]:
+        """Whole numbers from -3 to 3: sums of their products are exact in any order."""
+        rng = np.random.default_rng(seed)
+        return [rng.integers(-3, 4, shape).astype(dtype) for shape in self.shapes]
+
+    def specs(self, dtype: str = "float64") -> list[TensorSpec]:
+        """What the op's shape rule takes."""
+        return [TensorSpec(shape, dtype) for shape in self.shapes]
+
+    def __str__(self) -> str:
+        shapes = ",".join("x".join(map(str, shape)) for shape in self.shapes)
+        values = "-".join(_short(value) for value in vars(self.op).values())
+        return f"{shapes}-{values}" if values else shapes
+
+
+def distinct(shape: Shape, seed: int = 0, dtype: str = "float64") -> np.ndarray:
+    """Values of both signs in random order, no two closer than 1/64 and none closer to 0.
+
+    So a small step changes no maximum and no sign, and float32 holds every value exactly.
+    """
+    size = int(np.prod(shape))
+    values = (np.arange(size) - size // 2 + 0.5) / 32
+    return np.random.default_rng(seed).permutation(values).reshape(shape).astype(dtype)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, tuple):
+        return "x".join(_short(item) for item in value)
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
+
+
+WHOLE = "whole"  # the kernel is as large as the input
+
+# n, c, k, size, kernel, stride, padding, dilation, grouped, bias. ``k`` filters, or where grouped
+# (a group for each channel) k mod 3 + 1 filters a group.
+_CONV_ROWS = (
+    (31, 3, 16, (9, 6), (3, 3), (4, 1), (2, 1), 1, False, False),
+    (2, 17, 1, (7, 13), (5, 4), 2, 1, 2, True, True),
+    (33, 5, 5, (7, 13), (2, 3), 3, 0, 1, True, True),
+    (31, 1, 1, (5, 7), (2, 3), 1, 0, 2, False, True),
+    (1, 5, 5, (9, 6), WHOLE, 1, 1, 1, False, False),
+    (33, 17, 1, (5, 7), (1, 1), 1, (2, 1), 1, False, False),
+    (2, 3, 5, (5, 7), (5, 4), 3, (2, 1), 2, False, True),
+    (1, 5, 16, (7, 13), (5, 4), (4, 1), (2, 1), 2, True, True),
+    (2, 1, 16, (9, 6), WHOLE, 2, 0, 1, False, True),
+    (31, 3, 16, (7, 13), (1, 1), 3, 1, 1, True, False),
+    (33, 1, 1, (5, 7), (3, 3), 2, 1, 2, False, False),
+    (1, 17, 16, (7, 13), (3, 3), 3, 0, 2, False, False),
+    (1, 3, 16, (9, 6), (2, 3), 2, (2, 1), 2, False, True),
+    (2, 1, 5, (5, 7), (1, 1), (4, 1), 0, 1, False, True),
+    (2, 5, 1, (9, 6), (3, 3), 1, 1, 2, True, False),
+    (33, 3, 1, (5, 7), WHOLE, (4, 1), 1, 1, True, False),
+    (33, 3, 1, (5, 7), (5, 4), 1, 0, 1, True, False),
+    (31, 5, 5, (7, 13), WHOLE, 2, (2, 1), 1, False, True),
+    (2, 17, 16, (9, 6), (2, 3), (4, 1), 1, 1, False, False),
+    (1, 1, 1, (5, 7), WHOLE, 3, (2, 1), 1, False, True),
+    (1, 5, 5, (9, 6), (1, 1), 2, 1, 1, False, False),
+    (31, 17, 5, (9, 6), (5, 4), 3, (2, 1), 1, False, False),
+    (33, 17, 16, (5, 7), WHOLE, 1, 1, 1, True, True),
+    (31, 1, 1, (7, 13), (5, 4), 1, (2, 1), 1, False, False),
+)
+
+# n, c, size, kernel, stride, padding, dilation, ceil_mode.
+_POOL_ROWS = (
+    (2, 1, (13, 8), (2, 2), 3, 0, 1, False),
+    (1, 5, (9, 6), (3, 3), 3, 1, 2, True),
+    (31, 3, (5, 7), (3, 2), (4, 1), 0, 2, True),
+    (1, 17, (5, 7), WHOLE, 2, 1, 1, False),
+    (33, 3, (5, 7), (1, 1), 1, 0, 1, True),
+    (33, 1, (5, 7), (2, 2), 2, 1, 2, True),
+    (2, 5, (9, 6), (3, 2), 1, 1, 1, False),
+    (31, 17, (13, 8), (3, 3), (4, 1), 1, 1, False),
+    (2, 17, (5, 7), (3, 3), 2, 0, 2, True),
+    (33, 5, (5, 7), WHOLE, (4, 1), 0, 1, False),
+    (1, 3, (13, 8), (2, 2), 1, 0, 1, False),
+    (33, 17, (9, 6), (3, 2), 3, 0, 2, False),
+    (1, 1, (9, 6), (1, 1), (4, 1), 0, 1, False),
+    (31, 1, (9, 6), WHOLE, 1, 1, 1, True),
+    (31, 5, (13, 8), (1, 1), 3, 0, 1, True),
+    (2, 3, (9, 6), WHOLE, 3, 1, 1, True),
+    (31, 5, (13, 8), (2, 2), 2, 0, 2, False),
+    (33, 1, (13, 8), (3, 3), 1, 0, 2, True),
+    (2, 17, (9, 6), (2, 2), (4, 1), 1, 1, True),
+    (1, 1, (13, 8), (3, 2), 2, 0, 1, True),
+    (2, 17, (9, 6), (1, 1), 2, 0, 1, True),
+    (1, 3, (9, 6), (3, 3), 2, 0, 1, True),
+    (2, 17, (13, 8), WHOLE, 1, 0, 1, True),
+)
+
+
+def _conv(n, c, k, size, kernel, stride, padding, dilation, grouped, bias):  # type: ignore[no-untyped-def]
+    kernel = size if kernel == WHOLE else kernel
+    groups = c if grouped else 1
+    filters = groups * (k % 3 + 1) if grouped else k
+    op = Conv2d(_pair(stride), _pair(padding), _pair(dilation), groups)
+    shapes = ((n, c, *size), (filters, c // groups, *kernel))
+    return Case(op, (*shapes, (filters,)) if bias else shapes)
+
+
+def _max_pool(n, c, size, kernel, stride, padding, dilation, ceil_mode):  # type: ignore[no-untyped-def]
+    kernel = size if kernel == WHOLE else kernel
+    op = MaxPool2d(kernel, _pair(stride), _pair(padding), _pair(dilation), ceil_mode)
+    return Case(op, ((n, c, *size),))
+
+
+def _avg_pool(row, count_include_pad):  # type: ignore[no-untyped-def]
+    n, c, size, kernel, stride, padding, _, ceil_mode = row
+    kernel = size if kernel == WHOLE else kernel
+    op = AvgPool2d(kernel, _pair(stride), _pair(padding), ceil_mode, count_include_pad)
+    return Case(op, ((n, c, *size),))
+
+
+#: Convolutions; the last has AlexNet's first filter and groups of several channels.
+CONV: tuple[Case, ...] = (
+    *(_conv(*row) for row in _CONV_ROWS),
+    Case(Conv2d((4, 4), (2, 2), (1, 1), 2), ((2, 6, 23, 18), (10, 3, 11, 11), (10,))),
+)
+
+MAX_POOL: tuple[Case, ...] = tuple(_max_pool(*row) for row in _POOL_ROWS)
+
+AVG_POOL: tuple[Case, ...] = tuple(
+    _avg_pool(row, count_include_pad=i % 3 > 0) for i, row in enumerate(_POOL_ROWS)
+)
+
+#: Every pair of batch, inputs and outputs, as a Latin square; every second one has a bias.
+LINEAR: tuple[Case, ...] = tuple(
+    Case(Linear(), ((n, i), (o, i), (o,))[: 2 + (a + b // 2) % 2])
+    for a, n in enumerate(N)
+    for b, i in enumerate((1, 3, 17, 40))
+    for o in ((1, 5, 10, 33)[(a + b) % 4],)
+)
+
+#: Shapes for ops that work element by element.
+ELEMENTWISE: tuple[Shape, ...] = (
+    *((n, c, *((5, 7), (9, 6), (1, 1))[(a + b) % 3]) for a, n in enumerate(N) for b, c in enumerate(C)),
+    *((n, 10) for n in N),
+)
+
+#: (samples, classes) for losses and metrics.
+CLASSES: tuple[tuple[int, int], ...] = tuple((n, k) for n in N for k in (1, 2, 10, 17, 100))
