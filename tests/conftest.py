@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
@@ -12,11 +13,23 @@ from hypothesis import settings
 settings.register_profile("convloom", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("convloom")
 
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+NO_TORCH = "PyTorch, the peer of this test, is not installed: pip install 'convloom[test]'"
+
 
 def pytest_configure() -> None:
     """In continuous integration, skipped comparisons with PyTorch would hide a broken install."""
-    if os.environ.get("CI", "").lower() in ("1", "true") and not importlib.util.find_spec("torch"):
-        raise pytest.UsageError(
-            "CI is set but PyTorch is not installed; its tests must run there: "
-            "pip install 'convloom[test]'"
-        )
+    if os.environ.get("CI", "").lower() in ("1", "true") and not HAS_TORCH:
+        raise pytest.UsageError(f"CI is set, so no test may be skipped. {NO_TORCH}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """A test file that imports PyTorch is skipped, and says why, where there is no PyTorch."""
+    report = yield
+    if report.failed and not HAS_TORCH and "No module named 'torch" in str(report.longrepr):
+        report.outcome = "skipped"
+        report.longrepr = (str(collector.path), 0, f"Skipped: {NO_TORCH}")
+    return report
