@@ -1,0 +1,293 @@
+"""The loop behind ``Trainer.fit``: steps, epochs, validation, and when to save.
+
+All that a resume needs is in ``Loop.record()``: where the run stands, the sums of the unfinished
+epoch and the history. Everything else is a function of seed, epoch, batch and step.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convloom.ir import ConvloomError
+from convloom.training import checkpoint
+from convloom.training.callbacks import Moment, call
+from convloom.training.checkpoint import Checkpoint, ResumeError
+from convloom.training.config import CONFIG_NAME
+from convloom.training.history import EpochRow, History, StepRow, score
+from convloom.training.interrupt import StopRequest, TrainingInterrupted
+from convloom.training.metrics import Evaluation, Totals
+from convloom.training.protocols import Batch, Dataset, Progress, StepResult
+from convloom.training.schedules import Span
+
+if TYPE_CHECKING:
+    from convloom.training.trainer import Trainer
+
+#: Batches that are made while the step before them runs.
+_PREFETCH = 2
+
+
+class NonFiniteError(ConvloomError, ArithmeticError):
+    """A loss or a weight became NaN or infinite; the message names the step and what may help.
+
+    Attributes:
+        step: the step, counted from 1.
+    """
+
+    def __init__(self, message: str, step: int) -> None:
+        super().__init__(message)
+        self.step = step
+
+
+class Loop:
+    """One call of ``fit``.
+
+    Attributes:
+        progress: where it stands.
+        history: rows so far.
+        stop: the watch over Ctrl-C; ``stop_wanted`` is the same wish from code.
+    """
+
+    def __init__(
+        self, trainer: Trainer, train: Dataset, validation: Dataset | None, epochs: int
+    ) -> None:
+        self.trainer = trainer
+        self.train = train
+        self.validation = validation
+        self.batches = train.batches(
+            trainer.batch_size,
+            seed=trainer.seed,
+            shuffle=True,
+            augment=trainer.augment,
+            prefetch=_PREFETCH,
+        )
+        self.history = trainer.history.copy()
+        self.progress = Progress(
+            epoch=trainer.epochs_done,
+            step=trainer.steps_done,
+            first_epoch=trainer.epochs_done,
+            first_step=trainer.steps_done,
+            epochs=epochs,
+            batches=len(self.batches),
+        )
+        self.stop = StopRequest()
+        self.stop_wanted = False
+        self._settings = checkpoint.describe(trainer, train, validation)
+        self._made_by = checkpoint.made_by(trainer)
+        self._network = checkpoint.network_text(trainer.model, train.shape)
+        self._parameters = [name for name, _ in trainer.model.named_parameters()]
+        self._lr = trainer.optimizer.lr
+        self._epoch = Totals()
+        self._window = Totals()
+        self._seconds = 0.0
+        self._saved = ""
+        self._began = time.perf_counter()
+
+    def run(self) -> None:
+        """Train until all epochs are done, someone asks to stop, or something fails."""
+        if self.trainer.out is not None:
+            checkpoint.make_folder(self.trainer.out)
+        self._began = time.perf_counter()
+        self._tell("on_start")
+        try:
+            while not self.progress.finished:
+                self._train_epoch()
+                self._finish_epoch()
+                # A stop that came during the last epoch's end has nothing left to stop.
+                if self._stop_asked() and not self.progress.finished:
+                    self._interrupt()
+        finally:
+            self._tell("on_end")
+
+    def restore(self, saved: Checkpoint) -> None:
+        """Go on from a checkpoint. Raises ResumeError where it is not of this very run."""
+        engine = self.trainer.engine
+        checkpoint.require_same(saved, self._settings, self._network, engine.state())
+        if reason := checkpoint.plan_differences(saved, self._made_by):
+            warnings.warn(
+                f"{saved.path}: {reason}, so the weights will not be the same bits as without "
+                "the stop",
+                stacklevel=3,
+            )
+        record = saved.record
+        progress = Progress(**record["progress"])
+        asked = self.progress.epochs
+        if progress.epoch - progress.first_epoch + (progress.batch > 0) > asked:
+            raise ResumeError(
+                f"{saved.path} is in epoch {progress.epoch - progress.first_epoch + 1} already, "
+                f"and {asked} epochs were asked for in all; ask for more"
+            )
+        engine.load_state(saved.state)
+        self.progress = replace(progress, epochs=asked)
+        self.history = History.from_json(record["history"])
+        self._epoch = Totals.from_json(record["totals"])
+        self._window = Totals.from_json(record["window"])
+        self._seconds = float(record["seconds"])
+        self._saved = str(saved.path)
+
+    def record(self) -> dict[str, Any]:
+        """What ``restore`` needs beside the engine's state, as plain data."""
+        return {
+            "progress": asdict(self.progress),
+            "history": self.history.to_json(),
+            "totals": self._epoch.to_json(),
+            "window": self._window.to_json(),
+            "seconds": self._seconds,
+        }
+
+    # One epoch.
+
+    def _train_epoch(self) -> None:
+        """The rest of the current epoch's batches."""
+        before, began = self._seconds, time.perf_counter()
+        batches = self.batches.epoch(self.progress.epoch, self.progress.batch)
+        for batch in batches:
+            result = self._train_step(batch)
+            self._seconds = before + time.perf_counter() - began
+            self._tell("on_step", result=result)
+            if self._stop_asked():
+                close = getattr(batches, "close", None)
+                if close is not None:
+                    close()  # ends the thread that makes batches ahead
+                self._interrupt()
+            every = self.trainer.checkpoint_every
+            if every and self.progress.step % every == 0:
+                self._save(checkpoint.LAST)
+
+    def _train_step(self, batch: Batch) -> StepResult:
+        trainer, progress = self.trainer, self.progress
+        span = Span(progress.total_steps, progress.batches)
+        rates = trainer.schedule.rates(progress.done_steps, span, trainer.optimizer.lr)
+        hyper = trainer.optimizer.hyper(progress.step, lr=rates.lr, momentum=rates.momentum)
+        trainer.engine.set_hyper(**hyper)
+        result = trainer.engine.train_step(batch.images, batch.labels)
+        self.progress = replace(progress, batch=progress.batch + 1, step=progress.step + 1)
+        self._lr = rates.lr
+        if not math.isfinite(result.loss):
+            raise self._non_finite(f"the loss is {result.loss}")
+        self._epoch.add(result)
+        self._window.add(result)
+        self._log_step()
+        return result
+
+    def _log_step(self) -> None:
+        every = self.trainer.log_every
+        if every and self.progress.step % every == 0:
+            means = self._window.means()
+            epoch = self.progress.epoch + 1
+            row = StepRow(self.progress.step, epoch, self._lr, means["loss"], means["accuracy"])
+            self.history.steps.append(row)
+            self._window = Totals()
+
+    def _finish_epoch(self) -> None:
+        """Validate, add the epoch's row, and save."""
+        began = time.perf_counter()
+        figures = self._validate()
+        seconds = self._seconds + time.perf_counter() - began
+        means = self._epoch.means()
+        row = EpochRow(
+            epoch=self.progress.epoch + 1,
+            step=self.progress.step,
+            lr=self._lr,
+            loss=means["loss"],
+            accuracy=means["accuracy"],
+            val_loss=None if figures is None else figures["loss"],
+            val_accuracy=None if figures is None else figures["accuracy"],
+            seconds=seconds,
+            images_per_second=means["n"] / max(self._seconds, 1e-9),
+        )
+        best = self.history.best()
+        self.history.epochs.append(row)
+        self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
+        self._epoch = Totals()
+        self._seconds = 0.0
+        self._tell("on_epoch", row=row)
+        self._save(checkpoint.LAST)
+        if best is None or score(row) > score(best):
+            self._save(checkpoint.BEST)
+
+    def _validate(self) -> Evaluation | None:
+        """Figures over the validation set; a stop in the middle saves, and a resume starts over."""
+        if self.validation is None:
+            return None
+        total = len(self.validation)
+
+        def after_batch(done: int) -> None:
+            self._tell("on_validation", details=(done, total))
+            if self._stop_asked():
+                self._interrupt()
+
+        return self.trainer.evaluate_with(self.validation, self.trainer.batch_size, after_batch)
+
+    # Saving and stopping.
+
+    def _save(self, name: str) -> None:
+        """Write a checkpoint, if there is a run folder; never one that holds NaN or Inf."""
+        out = self.trainer.out
+        if out is None:
+            return
+        state = self.trainer.engine.state()
+        for tensor, value in state.items():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise self._non_finite(f"{tensor} has become NaN or infinite")
+        path = out / name
+        saved = Checkpoint(path, state, self._settings, self.record(), self._made_by, self._network)
+        checkpoint.save(saved, only=self._parameters if name == checkpoint.BEST else None)
+        self._saved = str(path)
+        self._tell("on_checkpoint", details=(str(path),))
+
+    def _stop_asked(self) -> bool:
+        return self.stop_wanted or self.stop.asked is not None
+
+    def _interrupt(self) -> None:
+        """Save, and raise TrainingInterrupted with the way to resume."""
+        out = self.trainer.out
+        if out is None:
+            saved = "nothing was saved because the Trainer has no out= folder; "
+            saved += "the model holds the weights of this step"
+        else:
+            self._save(checkpoint.LAST)
+            saved = f"saved {out / checkpoint.LAST}; resume with "
+            if (out / CONFIG_NAME).is_file():
+                saved += f"convloom resume {out}"
+            else:
+                saved += f"fit(…, epochs={self.progress.epochs}, resume=True)"
+        raise TrainingInterrupted(
+            f"stopped after {self.progress.describe()}; {saved}",
+            self.stop.asked,
+            None if out is None else self._saved,
+        )
+
+    def _non_finite(self, what: str) -> NonFiniteError:
+        kept = f"; {self._saved} holds the last good weights" if self._saved else ""
+        return NonFiniteError(
+            f"{what} at {self.progress.describe()}, learning rate {self._lr:.4g}: lower the "
+            f"learning rate, set clip_norm, or check the images for NaN{kept}",
+            self.progress.step,
+        )
+
+    def _tell(
+        self,
+        event: str,
+        *,
+        result: StepResult | None = None,
+        row: EpochRow | None = None,
+        details: tuple[object, ...] = (),
+    ) -> None:
+        if not self.trainer.callbacks:
+            return
+        moment = Moment(
+            trainer=self.trainer,
+            progress=self.progress,
+            lr=self._lr,
+            history=self.history,
+            result=result,
+            row=row,
+            seconds=time.perf_counter() - self._began,
+        )
+        call(self.trainer.callbacks, event, moment, *details)

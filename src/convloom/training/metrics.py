@@ -1,0 +1,60 @@
+"""Sums over batches from which exact means are made, whatever sizes the batches have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypedDict
+
+from convloom.training.protocols import StepResult
+
+
+class Evaluation(TypedDict):
+    """Figures over a whole data set: mean loss, shares of right answers, number of samples."""
+
+    loss: float
+    accuracy: float
+    top5: float
+    n: int
+
+
+@dataclass
+class Totals:
+    """Running sums, each sample counted once; a batch's mean loss is weighted by its samples.
+
+    With 10 samples, batch 4 and the last two wrong the accuracy is 0.8; a mean of the three
+    batches' accuracies would say 0.667.
+    """
+
+    loss: float = 0.0
+    correct: int = 0
+    correct5: int = 0
+    n: int = 0
+
+    def add(self, result: StepResult) -> None:
+        """Count one batch."""
+        self.loss += result.loss * result.n
+        self.correct += result.correct
+        self.correct5 += result.correct5
+        self.n += result.n
+
+    def means(self) -> Evaluation:
+        """Sums divided by the number of samples; NaN when there were none."""
+        if self.n == 0:
+            return Evaluation(loss=math.nan, accuracy=math.nan, top5=math.nan, n=0)
+        return Evaluation(
+            loss=self.loss / self.n,
+            accuracy=self.correct / self.n,
+            top5=self.correct5 / self.n,
+            n=self.n,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The sums as plain data, for a checkpoint in mid-epoch."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Totals:
+        """The sums that ``to_json`` gave."""
+        return cls(float(data["loss"]), int(data["correct"]), int(data["correct5"]), int(data["n"]))

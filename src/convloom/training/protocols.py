@@ -1,0 +1,179 @@
+"""What the Trainer asks of others: an engine that runs steps, a data set, and watchers.
+
+Only plain data crosses these borders, so the Trainer knows no kernels, no file formats and no
+displays; anything that has these methods will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from convloom.ir import Plan
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one batch gave: the mean loss over its ``n`` samples, and how many were right.
+
+    ``correct5`` counts samples whose label is among the five largest logits.
+    """
+
+    loss: float
+    correct: int
+    correct5: int
+    n: int
+
+
+class Engine(Protocol):
+    """A network bound to a device, with its loss and optimiser; any batch size runs."""
+
+    @property
+    def device(self) -> str: ...
+
+    def train_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
+        """Forward, backward and update of one batch, with the hyper values set last."""
+        ...
+
+    def evaluate_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
+        """Loss and right answers of one batch; nothing is updated, dropout is off."""
+        ...
+
+    def predict(self, images: np.ndarray) -> np.ndarray:
+        """Logits (n, classes) of normalised float32 images (n, C, H, W)."""
+        ...
+
+    def set_hyper(self, **values: float) -> None:
+        """Set rates by their names in ``ops.control.HYPER``; they hold until set again."""
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Copies of everything that lives between steps: parameters, optimiser states, counter."""
+        ...
+
+    def load_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Replace everything that ``state`` names."""
+        ...
+
+    def read(self, name: str, /) -> np.ndarray:
+        """A copy of one tensor that lives between steps."""
+        ...
+
+    def write(self, name: str, value: np.ndarray, /) -> None:
+        """Replace one tensor that lives between steps."""
+        ...
+
+    def plan(self, batch_size: int) -> Plan:
+        """The training step's plan for a batch size."""
+        ...
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training run has come; what a checkpoint stores and callbacks see.
+
+    Attributes:
+        epoch: epochs finished since the network was made; also the key of the next order.
+        batch: batches finished in the current epoch.
+        step: updates made since the network was made.
+        first_epoch: ``epoch`` when the current ``fit`` began (0 unless ``fit`` is called again).
+        first_step: ``step`` when the current ``fit`` began; schedules count from here.
+        epochs: epochs that the current ``fit`` runs.
+        batches: batches an epoch has.
+    """
+
+    epoch: int = 0
+    batch: int = 0
+    step: int = 0
+    first_epoch: int = 0
+    first_step: int = 0
+    epochs: int = 0
+    batches: int = 0
+
+    @property
+    def total_steps(self) -> int:
+        """Steps that the current ``fit`` makes in all."""
+        return self.epochs * self.batches
+
+    @property
+    def done_steps(self) -> int:
+        """Steps that the current ``fit`` has made."""
+        return self.step - self.first_step
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs of the current ``fit`` are done."""
+        return self.epoch - self.first_epoch >= self.epochs
+
+    def describe(self) -> str:
+        """``step 1043 (epoch 2 of 5, batch 105 of 938)``: the last step that was made."""
+        epoch, batch = self.epoch - self.first_epoch + 1, self.batch
+        if batch == 0 and epoch > 1:  # an epoch has just ended
+            epoch, batch = epoch - 1, self.batches
+        place = f"epoch {epoch} of {self.epochs}, batch {batch} of {self.batches}"
+        return f"step {self.step} ({place})"
+
+
+class Batch(Protocol):
+    """Some samples: float32 images (n, C, H, W) and labels (n,)."""
+
+    @property
+    def images(self) -> np.ndarray: ...
+
+    @property
+    def labels(self) -> np.ndarray: ...
+
+
+class Batches(Protocol):
+    """The batches of a data set, epoch by epoch."""
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        ...
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """The batches of an epoch from ``start_batch`` on: a function of the numbers alone."""
+        ...
+
+
+class Dataset(Protocol):
+    """A data set as the Trainer needs it; what ``cl.data.load`` returns is one.
+
+    ``mean`` and ``std`` are per channel, of pixels / 255; empty where images are taken as given.
+    ``digest`` is equal for equal data.
+    """
+
+    def __len__(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+
+    @property
+    def classes(self) -> Sequence[str]: ...
+
+    @property
+    def mean(self) -> Sequence[float]: ...
+
+    @property
+    def std(self) -> Sequence[float]: ...
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: Any = None,
+        prefetch: int = 0,
+    ) -> Batches:
+        """Every sample once an epoch, normalised; the short last batch is not dropped."""
+        ...

@@ -1,0 +1,324 @@
+"""The Trainer: a network, an optimiser and a loss that learn from a data set.
+
+    trainer = Trainer(model, optimizer=SGD(lr=0.01, momentum=0.9), loss=CrossEntropyLoss())
+    history = trainer.fit(train, epochs=5, validation=test)
+
+The same seed on the same device gives the same bits, whether a run was stopped and resumed or not,
+and whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from convloom.ir import ConvloomError
+from convloom.training import checkpoint, prediction
+from convloom.training.callbacks import Callback
+from convloom.training.engine import Engine as CompiledEngine
+from convloom.training.history import History
+from convloom.training.interrupt import StopRequest
+from convloom.training.loop import Loop
+from convloom.training.metrics import Evaluation, Totals
+from convloom.training.optim import Optimizer
+from convloom.training.protocols import Dataset, Engine
+from convloom.training.schedules import Schedule, as_schedule
+
+if TYPE_CHECKING:
+    from convloom.nn import Module
+
+
+class TrainerError(ConvloomError, ValueError):
+    """Something that cannot be trained or evaluated as asked; the message says what and why."""
+
+
+class Trainer:
+    """Trains, evaluates and predicts with one network.
+
+    Args:
+        model: the network. ``fit`` attaches the data set's normalisation, classes and image shape
+            to it, so that ``predict`` treats pixels as in training; its ``state_dict()`` always
+            reads the newest weights.
+        optimizer: ``cl.optim.SGD`` or ``AdamW``.
+        loss: ``nn.CrossEntropyLoss()``, say.
+        batch_size: images in a step; the last batch of an epoch may be shorter and is used in
+            full, with its own mean.
+        device: ``auto``, ``cpu`` or ``reference``.
+        kernels: ``auto``, or the highest rung of the device's ladder to use.
+        seed: of initial weights, order, augmentation and dropout.
+        schedule: of the learning rate; text as ``"one-cycle:max=0.03"`` will do. None: constant.
+        clip_norm: largest norm of all gradients together; None leaves them alone.
+        augment: what happens to training images (``cl.data.Augmentation``); None: nothing.
+        callbacks: watchers, told of each step and epoch.
+        out: run folder for ``last.safetensors`` and ``best.safetensors``; None saves nothing.
+        checkpoint_every: steps between two saves within an epoch; 0 saves at epochs only.
+        log_every: steps between two rows of ``history.steps``; 0 logs none.
+        engine: what makes the engine; for tests and for running on several devices.
+
+    Raises:
+        TrainerError: a value out of range.
+        ScheduleError: a schedule that cannot be read.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer,
+        loss: Any,
+        *,
+        batch_size: int = 64,
+        device: str = "auto",
+        kernels: str = "auto",
+        seed: int = 0,
+        schedule: Schedule | str | None = None,
+        clip_norm: float | None = None,
+        augment: Any = None,
+        callbacks: Iterable[Callback] = (),
+        out: str | os.PathLike[str] | None = None,
+        checkpoint_every: int = 0,
+        log_every: int = 50,
+        engine: Callable[..., Engine] = CompiledEngine,
+    ) -> None:
+        _require(
+            _whole(batch_size, 1), f"batch_size must be a whole number, 1 or more: {batch_size}"
+        )
+        _require(_whole(seed, 0), f"seed must be a whole number, 0 or more: {seed}")
+        for name, value in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
+            _require(_whole(value, 0), f"{name} must be a whole number, 0 for never: {value}")
+        _require(
+            clip_norm is None or (np.isfinite(clip_norm) and clip_norm > 0),
+            f"clip_norm must be above 0, or None for no clipping: {clip_norm}",
+        )
+        self.model = model
+        self.optimizer = optimizer
+        self.loss = loss
+        self.batch_size = batch_size
+        self.device = device
+        self.kernels = kernels
+        self.seed = seed
+        self.schedule = as_schedule(schedule)
+        self.clip_norm = clip_norm
+        self.augment = augment
+        self.callbacks: list[Callback] = list(callbacks)
+        self.out = None if out is None else Path(out)
+        self.checkpoint_every = checkpoint_every
+        self.log_every = log_every
+        self.history = History()
+        self.epochs_done = 0
+        self.steps_done = 0
+        self._make_engine = engine
+        self._engine: Engine | None = None
+        self._shape: tuple[int, int, int] = (0, 0, 0)
+        self._held: frozenset[str] = frozenset()
+        self._loop: Loop | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """What runs the steps. Raises TrainerError before the first ``fit`` or ``evaluate``."""
+        if self._engine is None:
+            raise TrainerError("nothing has run yet; fit or evaluate a data set first")
+        return self._engine
+
+    def fit(
+        self,
+        train: Dataset,
+        epochs: int,
+        validation: Dataset | None = None,
+        *,
+        resume: bool | str | os.PathLike[str] = False,
+    ) -> History:
+        """Train for some epochs; afterwards the model holds the last step's weights.
+
+        Called again, it trains on for as many epochs more: momentum and the count of epochs go on,
+        the schedule starts anew. Each epoch has an order of its own.
+
+        Ctrl-C (or SIGTERM) finishes the step, saves ``last.safetensors`` and raises
+        TrainingInterrupted, which says how to resume; a second one stops at once. A loss that is
+        not finite ends training at once, and no checkpoint is written: those that exist hold the
+        last good weights.
+
+        Args:
+            train: what to learn from.
+            epochs: passes over ``train``; when resuming, all of them, the finished ones included.
+            validation: evaluated on every sample after each epoch, and picks the best checkpoint.
+            resume: True takes ``last.safetensors`` of ``out`` and goes on exactly where it
+                stopped, in mid-epoch too; a run folder or a checkpoint file may be given instead.
+
+        Returns:
+            One row an epoch, those before a resume included.
+
+        Raises:
+            TrainingInterrupted: Ctrl-C, SIGTERM or ``stop()``.
+            NonFiniteError: a loss or a weight became NaN or infinite; names the step.
+            ResumeError: a checkpoint of another network, data set, seed or other settings.
+            CheckpointError: a checkpoint that is missing or damaged.
+        """
+        _require(_whole(epochs, 1), f"epochs must be a whole number, 1 or more: {epochs}")
+        _require(self._loop is None, "fit is running already; callbacks cannot call it")
+        for role, dataset in (("train", train), ("validation", validation)):
+            if dataset is not None:
+                _check_dataset(role, dataset)
+        if validation is not None:
+            _check_alike(train, validation)
+        self._attach(train)
+        self._synchronise(train.shape)
+        loop = Loop(self, train, validation, epochs)
+        if resume:
+            loop.restore(checkpoint.load(self._resume_path(resume)))
+        self.history = loop.history
+        self._loop = loop
+        try:
+            with StopRequest() as loop.stop:
+                loop.run()
+        finally:
+            self._loop = None
+            self.epochs_done, self.steps_done = loop.progress.epoch, loop.progress.step
+            # A watcher that predicted with the model has turned its weights elsewhere.
+            self.model.bind(self.engine)
+        return self.history
+
+    def stop(self) -> None:
+        """Ask a running ``fit`` to end after the current step, as Ctrl-C does."""
+        if self._loop is not None:
+            self._loop.stop_wanted = True
+
+    def evaluate(self, dataset: Dataset, *, batch_size: int | None = None) -> Evaluation:
+        """``{"loss", "accuracy", "top5", "n"}`` over exactly every sample, each counted once.
+
+        Raises:
+            TrainerError: an empty data set, or one that is normalised unlike the training set.
+        """
+        _check_dataset("evaluate", dataset)
+        if self.model.normalization is None and self.model.classes is None:
+            self._attach(dataset)
+        self._check_normalisation(dataset)
+        self._synchronise(dataset.shape)
+        return self.evaluate_with(dataset, batch_size or self.batch_size)
+
+    def evaluate_with(
+        self,
+        dataset: Dataset,
+        batch_size: int,
+        after_batch: Callable[[int], None] = lambda done: None,
+    ) -> Evaluation:
+        """``evaluate`` with the engine as it is; ``after_batch`` is told the samples done."""
+        totals = Totals()
+        for batch in dataset.batches(batch_size).epoch(0):
+            totals.add(self.engine.evaluate_step(batch.images, batch.labels))
+            after_batch(totals.n)
+        return totals.means()
+
+    def predict(self, images: np.ndarray, *, batch_size: int | None = None) -> np.ndarray:
+        """Class probabilities, float32 (N, classes).
+
+        Args:
+            images: (N, C, H, W), or (C, H, W) for one; uint8 is normalised as in training, float32
+                is taken as given.
+        """
+        size = batch_size or self.batch_size
+        return prediction.predict(self.model, images, batch_size=size, device=self.device)
+
+    # What follows prepares the model and the engine.
+
+    def _attach(self, dataset: Dataset) -> None:
+        """Give the model what ``predict`` and a saved file need to know of its images."""
+        self.model.input_shape = dataset.shape
+        self.model.classes = tuple(dataset.classes)
+        mean, std = tuple(dataset.mean), tuple(dataset.std)
+        self.model.normalization = (mean, std) if mean else None
+
+    def _synchronise(self, shape: tuple[int, int, int]) -> None:
+        """An engine for images of this shape that holds the model's present weights."""
+        if self._engine is None:
+            self._engine = self._make_engine(
+                self.model,
+                loss=self.loss,
+                optimizer=self.optimizer,
+                input_shape=shape,
+                device=self.device,
+                kernels=self.kernels,
+                seed=self.seed,
+                max_norm=self.clip_norm,
+            )
+            self._shape = shape
+            self._held = frozenset(self._engine.state())
+        _require(
+            shape == self._shape,
+            f"this Trainer works on images of {_dims(self._shape)}, the data set has "
+            f"{_dims(shape)}; make a new Trainer for it",
+        )
+        # The model is the truth: its weights may have been loaded, or be bound elsewhere, since.
+        weights = {name: p.data for name, p in self.model.named_parameters() if name in self._held}
+        self._engine.load_state(weights)
+        self.model.bind(self._engine)
+
+    def _check_normalisation(self, dataset: Dataset) -> None:
+        known = self.model.normalization
+        found = (tuple(dataset.mean), tuple(dataset.std)) if len(dataset.mean) else None
+        if known is None or found is None or np.allclose(known, found, rtol=1e-6, atol=1e-9):
+            return
+        raise TrainerError(_normalised_otherwise(dataset.name, found, known))
+
+    def _resume_path(self, resume: bool | str | os.PathLike[str]) -> Path:
+        if isinstance(resume, bool):
+            if self.out is None:
+                raise TrainerError("resume=True needs the Trainer's out= folder; or name the file")
+            return self.out / checkpoint.LAST
+        path = Path(resume)
+        return path / checkpoint.LAST if path.is_dir() else path
+
+
+def _check_dataset(role: str, dataset: Dataset) -> None:
+    if not hasattr(dataset, "batches"):
+        raise TrainerError(
+            f"{role} needs a data set such as cl.data.load(…) or "
+            f"cl.data.from_arrays(images, labels) returns, not {type(dataset).__name__}"
+        )
+    if len(dataset) == 0:
+        raise TrainerError(f"{role}: the data set {dataset.name} has no samples")
+
+
+def _check_alike(train: Dataset, validation: Dataset) -> None:
+    if train.shape != validation.shape:
+        raise TrainerError(
+            f"validation has images of {_dims(validation.shape)}, the training set of "
+            f"{_dims(train.shape)}; they must be the same"
+        )
+    if len(train.classes) < len(validation.classes):
+        raise TrainerError(
+            f"validation has {len(validation.classes)} classes, the training set "
+            f"{len(train.classes)}"
+        )
+    ours = (tuple(train.mean), tuple(train.std))
+    theirs = (tuple(validation.mean), tuple(validation.std))
+    if len(ours[0]) != len(theirs[0]) or not np.allclose(ours, theirs, rtol=1e-6, atol=1e-9):
+        raise TrainerError(_normalised_otherwise(validation.name, theirs, ours))
+
+
+def _normalised_otherwise(name: str, found: Any, known: Any) -> str:
+    def shown(pair: Any) -> str:
+        return " and std ".join(f"({', '.join(f'{v:.4g}' for v in part)})" for part in pair)
+
+    return (
+        f"the data set {name} is normalised by mean {shown(found)}, the network was trained with "
+        f"mean {shown(known)}; make the data set with the training set's mean and std"
+    )
+
+
+def _dims(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _whole(value: object, least: int) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        return False
+    return int(value) >= least
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise TrainerError(message)
