@@ -40,7 +40,8 @@ class CrossEntropyLoss:
             ("reduce", None),
             ("reduction", "mean"),
         ):
-            if (value := getattr(self, name)) is not default and value != default:
+            value = getattr(self, name)
+            if type(value) is not type(default) or value != default:
                 raise ArgumentError(
                     f"CrossEntropyLoss: {name}={value!r} is not supported, only {default!r} is"
                 )

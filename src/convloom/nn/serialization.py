@@ -6,11 +6,13 @@ the weights. The metadata entry ``convloom`` is JSON:
     version        1
     input_shape    [C, H, W]
     graph          [{"op": {"op": name, attribute: value, …}, "inputs", "outputs", "layer"}, …]
+    parameters     names of the tensors that are parameters, in the order of state_dict()
     aliases        {second name of a shared parameter: its first name}
     classes        names in the order of the logits, or null
     normalization  {"mean": […], "std": […]}, or null
     extra          anything else that was given to save
 
+Checkpoints of a Trainer hold this entry too, beside one of their own, and further tensors.
 Nothing in a file is ever executed: there is no pickle, and ops are looked up by name.
 """
 
@@ -83,12 +85,13 @@ def describe(
 ) -> str:
     """The metadata of a network, as JSON text; checkpoints store it too."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
-    both = model.named_parameters(remove_duplicate=False)
+    both = list(model.named_parameters(remove_duplicate=False))
     normalization = model.normalization
     data = {
         "version": VERSION,
         "input_shape": input_shape,
         "graph": [_node_json(node) for node in graph.nodes],
+        "parameters": list(first.values()),
         "aliases": {name: first[id(p)] for name, p in both if name != first[id(p)]},
         "classes": model.classes,
         "normalization": normalization and normalization._asdict(),
@@ -124,14 +127,18 @@ def load_weights(path: _Path) -> dict[str, np.ndarray]:
         FileError: no such file; truncated or damaged; a pickle.
     """
     tensors, metadata = read_tensors(path)
-    if KEY in metadata:
-        aliases = _parsed(metadata[KEY], path).get("aliases", {})
-        tensors.update({name: tensors[first] for name, first in aliases.items()})
-    return tensors
+    weights = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
+    if KEY not in metadata:
+        return weights
+    data = _parsed(metadata[KEY], path)
+    try:
+        return {name: p.data for name, p in _parameters(data, weights).items()}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise FileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from None
 
 
 def read_tensors(path: _Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """All tensors of a safetensors file, floats as float32, and its metadata.
+    """All tensors of a safetensors file, as they are stored, and its metadata.
 
     Raises:
         FileError: no such file; not safetensors; truncated or damaged.
@@ -148,8 +155,7 @@ def read_tensors(path: _Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
                         f"{os.fspath(path)}: tensor {name!r} is {kind}, which convloom does not "
                         "read; convert it to F32"
                     )
-                value = file.get_tensor(name)
-                tensors[name] = value.astype(np.float32) if kind in _FLOATS else value
+                tensors[name] = file.get_tensor(name)
     except safetensors.SafetensorError as error:
         raise FileError(
             f"{os.fspath(path)} is no whole safetensors file ({error}); it may be truncated or "
@@ -183,7 +189,7 @@ def rebuild(text: str, tensors: Mapping[str, np.ndarray], path: _Path) -> GraphM
 
 
 def _parameters(data: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Parameter]:
-    parameters = {name: Parameter(value) for name, value in tensors.items()}
+    parameters = {name: Parameter(tensors[name]) for name in data["parameters"]}
     return {**parameters, **{name: parameters[of] for name, of in data["aliases"].items()}}
 
 
