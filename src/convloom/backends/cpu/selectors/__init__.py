@@ -26,7 +26,7 @@ FAMILIES = {
         "PooledConv2dGrad",
         "BiasGrad",
     ),
-    "elementwise": ("ReLU", "ReLUGrad", "Add"),
+    "elementwise": ("ReLU", "ReLUGrad", "Add", "Dropout", "DropoutGrad"),
     "linear": (
         "Linear",
         "LinearDgrad",
@@ -35,6 +35,10 @@ FAMILIES = {
         "FusedLinearDgrad",
         "FusedLinearWgrad",
     ),
+    "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect"),
+    "pool": ("MaxPool2d", "MaxPool2dGrad", "AvgPool2d", "AvgPool2dGrad"),
+    "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
+    "update": ("SGD", "AdamW", "GradientNorm"),
 }
 
 
