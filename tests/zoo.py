@@ -171,7 +171,11 @@ LINEAR: tuple[Case, ...] = tuple(
 
 #: Shapes for ops that work element by element.
 ELEMENTWISE: tuple[Shape, ...] = (
-    *((n, c, *((5, 7), (9, 6), (1, 1))[(a + b) % 3]) for a, n in enumerate(N) for b, c in enumerate(C)),
+    *(
+        (n, c, *((5, 7), (9, 6), (1, 1))[(a + b) % 3])
+        for a, n in enumerate(N)
+        for b, c in enumerate(C)
+    ),
     *((n, 10) for n in N),
 )
 

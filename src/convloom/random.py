@@ -5,7 +5,7 @@ generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 
 devices draw the same integers. Word ``i`` of a stream is word ``i % 4`` of the block
 
     key     = (seed mod 2^32, seed div 2^32)
-    counter = (i div 4 mod 2^32, i div 4 div 2^32, step mod 2^32, stream)
+    counter = (i div 4 mod 2^32, i div 4 div 2^32, step, stream)
 
 Real numbers are made on the host from these words with IEEE +, *, / and sqrt alone, so they are
 the same bits on every machine.
@@ -69,11 +69,11 @@ def philox4x32(counter: Sequence[np.ndarray], key: tuple[int, int]) -> np.ndarra
 def bits(seed: int, stream: Stream, step: int, start: int, count: int) -> np.ndarray:
     """Words [start, start + count) of a stream at a step, uint32 (count,).
 
-    Raises ValueError for a seed or step outside [0, 2^64).
+    Raises ValueError for a seed outside [0, 2^64) or a step outside [0, 2^32).
     """
-    for what, value in (("seed", seed), ("step", step)):
-        if not 0 <= value < 2**64:
-            raise ValueError(f"{what} must be in [0, 2^64), it is {value}")
+    for what, value, width in (("seed", seed, 64), ("step", step, 32)):
+        if not 0 <= value < 2**width:
+            raise ValueError(f"{what} must be in [0, 2^{width}), it is {value}")
     key, number = (seed & 0xFFFFFFFF, seed >> 32), stream_id(stream)
     words = np.empty(count, np.uint32)
     done = 0
@@ -82,7 +82,7 @@ def bits(seed: int, stream: Stream, step: int, start: int, count: int) -> np.nda
         first = at // 4
         blocks = min(_CHUNK, (start + count - 1) // 4 - first + 1)
         index = np.arange(first, first + blocks, dtype=np.uint64)
-        fixed = (np.full(blocks, word, np.uint64) for word in (step & 0xFFFFFFFF, number))
+        fixed = (np.full(blocks, word, np.uint64) for word in (step, number))
         drawn = philox4x32((index, index >> _HALF, *fixed), key).ravel()[at - 4 * first :]
         drawn = drawn[: count - done]
         words[done : done + len(drawn)] = drawn

@@ -49,9 +49,7 @@ def gradients(
 ) -> dict[int, np.ndarray]:
     """{input: its gradient}, for the gradient ``dy`` of the op's first output."""
     builder = GraphBuilder()
-    names = [
-        builder.declare(f"x{i}", spec_of(value), Role.INPUT) for i, value in enumerate(inputs)
-    ]
+    names = [builder.declare(f"x{i}", spec_of(value), Role.INPUT) for i, value in enumerate(inputs)]
     outputs = builder.add(op, names, layer="layer")
     builder.declare("dy", spec_of(dy), Role.INPUT)
     wanted = [i for i, x in enumerate(inputs) if x.dtype.kind == "f"] if wanted is None else wanted

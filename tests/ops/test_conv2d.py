@@ -76,7 +76,12 @@ ERRORS = [
     (Conv2d(groups=4), (1, 4, 5, 5), (6, 1, 3, 3), "4 input channels and 6 filters.*4 groups"),
     (Conv2d(groups=0), (1, 4, 5, 5), (4, 4, 3, 3), "0 groups"),
     (Conv2d(dilation=(0, 1)), (1, 1, 5, 5), (1, 1, 3, 3), r"dilation must be at least 1.*\(0, 1\)"),
-    (Conv2d(dilation=(1, 2**31 - 1)), (1, 1, 5, 5), (1, 1, 3, 3), "covers 4294967295 cells of width"),
+    (
+        Conv2d(dilation=(1, 2**31 - 1)),
+        (1, 1, 5, 5),
+        (1, 1, 3, 3),
+        "covers 4294967295 cells of width",
+    ),
     (Conv2d(dilation=(2**31, 1)), (1, 1, 5, 5), (1, 1, 3, 3), "dilation must be below 2.31"),
     (Conv2d(padding=(0, -1)), (1, 1, 5, 5), (1, 1, 3, 3), "padding must be at least 0"),
     (Conv2d(stride=(0, 1)), (1, 1, 5, 5), (1, 1, 3, 3), "stride must be at least 1"),

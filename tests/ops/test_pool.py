@@ -117,6 +117,8 @@ ERRORS = [
     (max_pool(2, dilation=2**31 - 1), (5, 5), "covers 2147483648 cells of height"),
     (max_pool(2, padding=2), (5, 5), "padding must be at most half"),
     (max_pool(3, padding=2), (5, 5), "padding must be at most half"),
+    (max_pool(3, padding=2, dilation=2), (9, 9), "padding must be at most half"),
+    (max_pool(2, padding=1, dilation=9), (8, 8), "would see only padding"),
     (max_pool(2, padding=1), (0, 5), "would see only padding"),
     (AvgPool2d((3, 3), (1, 1), (2, 2)), (5, 5), "padding must be at most half"),
     (AvgPool2d((3, 3), (1, 1)), (5, 2), "covers 3 cells of width"),
@@ -147,7 +149,11 @@ def test_gradient_ops_refuse_shapes_that_do_not_fit() -> None:
 
 
 def test_flops_and_bytes() -> None:
-    x, y, index = TensorSpec((2, 3, 8, 8)), TensorSpec((2, 3, 4, 4)), TensorSpec((2, 3, 4, 4), "int32")
+    x, y, index = (
+        TensorSpec((2, 3, 8, 8)),
+        TensorSpec((2, 3, 4, 4)),
+        TensorSpec((2, 3, 4, 4), "int32"),
+    )
     op = MaxPool2d((2, 2), (2, 2))
     assert op.infer(x) == (y, index)
     assert op.flops((x,), (y, index)) == 4 * y.size

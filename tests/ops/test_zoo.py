@@ -40,9 +40,7 @@ def conditions(case: Case) -> Conditions:
     x, op = case.shapes[0], case.op
     assert isinstance(op, Conv2d | MaxPool2d)
     kernel = case.shapes[1][2:] if isinstance(op, Conv2d) else op.kernel
-    last = (
-        {"grouped": op.groups > 1} if isinstance(op, Conv2d) else {"ceil_mode": op.ceil_mode}
-    )
+    last = {"grouped": op.groups > 1} if isinstance(op, Conv2d) else {"ceil_mode": op.ceil_mode}
     return {
         "n": x[0],
         "c": x[1],

@@ -203,10 +203,10 @@ def _pooled_shape(x: TensorSpec, window: Window) -> tuple[int, ...]:
 
 def _check_padding(window: Window, size: Pair, output: Pair, axis: int) -> None:
     padding, dilation = window.padding[axis], window.dilation[axis]
-    if 2 * padding > window.extent(axis):
+    if 2 * padding > window.kernel[axis]:
         raise ShapeError(
-            f"padding must be at most half of what the window covers, it is {window.padding} "
-            f"for kernel {window.kernel} and dilation {window.dilation}"
+            f"padding must be at most half of the kernel size, it is {window.padding} for kernel "
+            f"{window.kernel}"
         )
     # A window that starts in the padding sees its first cell at start mod dilation.
     in_padding = min(output[axis], -(-padding // window.stride[axis]))
@@ -215,7 +215,7 @@ def _check_padding(window: Window, size: Pair, output: Pair, axis: int) -> None:
         raise ShapeError(
             f"a window of kernel {window.kernel} and dilation {window.dilation} over "
             f"{size[0]}x{size[1]} with padding {window.padding} would see only padding; use "
-            "less padding or dilation"
+            "less padding or dilation, or a larger input"
         )
 
 
