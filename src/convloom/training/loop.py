@@ -127,7 +127,7 @@ class Loop:
         self.history = History.from_json(record["history"])
         self._epoch = Totals.from_json(record["totals"])
         self._window = Totals.from_json(record["window"])
-        self._seconds = float(record["seconds"])
+        self._seconds, self._lr = float(record["seconds"]), float(record["lr"])
         self._saved = str(saved.path)
 
     def record(self) -> dict[str, Any]:
@@ -138,6 +138,7 @@ class Loop:
             "totals": self._epoch.to_json(),
             "window": self._window.to_json(),
             "seconds": self._seconds,
+            "lr": self._lr,
         }
 
     # One epoch.
@@ -238,7 +239,8 @@ class Loop:
         path = out / name
         saved = Checkpoint(path, state, self._settings, self.record(), self._made_by, self._network)
         checkpoint.save(saved, only=self._parameters if name == checkpoint.BEST else None)
-        self._saved = str(path)
+        if name == checkpoint.LAST:
+            self._saved = str(path)
         self._tell("on_checkpoint", details=(str(path),))
 
     def _stop_asked(self) -> bool:
