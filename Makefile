@@ -7,9 +7,8 @@ SHELL := /bin/sh
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 
-# Options for `make train`, such as ARGS="--seed 1", and where it saves.
+# Further options for `make train` and `make bench`, such as ARGS="--seed 1".
 ARGS ?=
-OUT ?= runs/lenet-fashion-mnist-$(shell date +%Y%m%d-%H%M%S)
 # Test processes; one file's tests stay in one of them.
 WORKERS ?= 2
 # Options for pytest, such as TESTS=tests/ops or TESTS="-k conv".
@@ -41,8 +40,8 @@ PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(PY) -m pytest -n $(WORKERS)
 
 .PHONY: train test lint types test-fast test-full bench format clean help
 
-train: $(READY) ## train the seed network on Fashion-MNIST for 5 epochs (ARGS="--seed 1", OUT=folder)
-	.venv/bin/convloom train lenet --data fashion-mnist --epochs 5 --out "$(OUT)" $(ARGS)
+train: $(READY) ## train the seed network on Fashion-MNIST for 5 epochs (ARGS="--seed 1")
+	.venv/bin/convloom train lenet --data fashion-mnist --epochs 5 $(ARGS)
 
 test: $(READY_TEST) ## lint, types, import contract and the fast tests
 	$(LINT)

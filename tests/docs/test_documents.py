@@ -1,0 +1,162 @@
+"""What the documents show is run: README's and CONTRIBUTING's code, links, and the examples."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from convloom.backends.cpu import jit, selectors
+from convloom.backends.cpu.selectors import elementwise
+from convloom.backends.cpu.toolchain import find_compiler
+from convloom.ir import TensorSpec
+from convloom.ops.base import Op
+from tests.backends.harness import compare
+from tests.ops.gradcheck import check
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """The fenced code blocks of a language."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def tiny_fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, where fashion-mnist is 128 + 64 random images; returns the folder."""
+    folder = tmp_path / "data" / "fashion-mnist"
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 128), ("t10k", 64)):
+        images = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        labels = rng.integers(0, 10, n, dtype=np.uint8)
+        header = struct.pack(">4i", 2051, n, 28, 28)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + images.tobytes())
+        header = struct.pack(">2i", 2049, n)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
+    monkeypatch.setenv("CONVLOOM_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    first, second = blocks("README.md", "sh")[0].splitlines()
+    assert first.startswith("make train ")
+    assert second.startswith("make test ")
+    assert (ROOT / "README.md").read_text().startswith("```sh\nmake train")
+
+
+def test_readme_python(tiny_fashion: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}
+    for block in blocks("README.md", "python"):
+        exec(compile(block, "README.md", "exec"), names)  # one after the other, as a reader would
+    assert "val accuracy" in capsys.readouterr().out
+    assert np.shape(names["probabilities"]) == (8, 10)
+    gradients, exact = names["gradients"], names["exact"]
+    assert isinstance(gradients, dict)
+    assert isinstance(exact, dict)
+    for name, value in exact.items():
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(gradients[name], value, rtol=0, atol=1e-4 * scale, err_msg=name)
+
+
+def test_readme_commands(tiny_fashion: Path) -> None:
+    """Every convloom command of the README, in its order, on the small data."""
+    shutil.copytree(ROOT / "examples", tiny_fashion / "examples")
+    for name in ("shirt.png", "boot.png"):
+        Image.fromarray(np.full((28, 28), 90, np.uint8)).save(tiny_fashion / name)
+    commands = [
+        line
+        for block in blocks("README.md", "sh")
+        for line in block.splitlines()
+        if line.startswith("convloom ")
+    ]
+    assert {shlex.split(command)[1] for command in commands} == {
+        *("train", "resume", "eval", "predict", "plan", "data"),
+    }
+    for command in commands:
+        words = [sys.executable, "-m", *shlex.split(command, comments=True)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        # A run that is finished has nothing to resume, and says so.
+        finished = words[3] == "resume" and "finished" in done.stderr
+        assert done.returncode == 0 or finished, f"{command}\n{done.stderr}"
+
+
+@dataclass(frozen=True)
+class SquareGrad(Op):
+    """What CONTRIBUTING's first step asks for beside Square."""
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(inputs[0].shape, inputs[0].dtype),)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        dy, x = inputs
+        return (2 * x * dy,)
+
+
+def square() -> Op:
+    """CONTRIBUTING's operation."""
+    names: dict[str, object] = {
+        "dataclass": dataclass,
+        "Op": Op,
+        "TensorSpec": TensorSpec,
+        "SquareGrad": SquareGrad,
+        "__name__": __name__,
+    }
+    (block,) = blocks("CONTRIBUTING.md", "python")
+    exec(compile(block, "CONTRIBUTING.md", "exec"), names)
+    made = names["Square"]
+    assert isinstance(made, type)
+    op = made()
+    assert isinstance(op, Op)
+    return op
+
+
+def test_contributing_operation() -> None:
+    check(square(), [np.random.default_rng(0).standard_normal((2, 3, 5))], torch.square)
+
+
+def test_contributing_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if find_compiler() is None:
+        pytest.skip("no C++ compiler was found")
+    sources = tmp_path / "cpu"
+    shutil.copytree(jit.SOURCES, sources)
+    (block,) = blocks("CONTRIBUTING.md", "cpp")
+    (sources / "square.cpp").write_text(block)
+    monkeypatch.setattr(jit, "SOURCES", sources)
+    monkeypatch.setenv("CONVLOOM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(elementwise._SOURCES, "Square", "square")
+    family = (*selectors.FAMILIES["elementwise"], "Square")
+    monkeypatch.setitem(selectors.FAMILIES, "elementwise", family)
+    x = np.arange(-20_000, 20_000).reshape(5, 8, 10, 100).astype(np.float32) % 64
+    compare(square(), x, exact=True, require="dense")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_paths_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (document.parent / link).exists(), link
+    for name in re.findall(r"`((?:\w+/)+[\w.]*)`", text):
+        homes = (ROOT, ROOT / "src" / "convloom", *ROOT.glob("src/convloom/*"))
+        if "NAME" not in name:
+            assert any((home / name).exists() for home in homes), name
+
+
+def test_examples_run(tiny_fashion: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "step_through.py"), run_name="__main__")
+    assert "=== 5. compiled against reference" in capsys.readouterr().out
