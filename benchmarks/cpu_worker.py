@@ -36,9 +36,9 @@ def network(spec: dict[str, Any]) -> Any:
     from convloom.nn import models
 
     shape = tuple(spec["input_shape"])
-    name = spec["network"]
-    factory = models.from_file(name) if ":" in name else models.get(name)
-    return models.build(factory, in_channels=shape[0], image_size=shape[1:], num_classes=10)
+    return models.build(
+        spec["network"], num_classes=10, in_channels=shape[0], image_size=shape[1:]
+    )
 
 
 def convloom_network(spec: dict[str, Any]) -> tuple[Step, int]:
