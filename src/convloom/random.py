@@ -24,7 +24,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
-#: Blocks drawn at once, so that the work stays in the cache.
+#: Blocks or numbers made at once, so that the work stays in the cache.
 _CHUNK = 1 << 14
 
 Stream = int | str
@@ -189,6 +189,14 @@ _TAIL = (
 
 
 def _inverse_normal(p: np.ndarray) -> np.ndarray:
+    value = np.empty_like(p)
+    flat, made = p.reshape(-1), value.reshape(-1)
+    for start in range(0, p.size, _CHUNK):
+        made[start : start + _CHUNK] = _inverse_normal_chunk(flat[start : start + _CHUNK])
+    return value
+
+
+def _inverse_normal_chunk(p: np.ndarray) -> np.ndarray:
     q = p - 0.5
     central = np.abs(q) <= 0.425
     value = np.empty_like(p)

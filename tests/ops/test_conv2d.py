@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from convloom.compiler.autodiff import differentiate
 from convloom.ir import GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.ops import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from tests import zoo
@@ -41,8 +42,6 @@ def test_gradients_that_nobody_wants_are_not_computed() -> None:
         builder.declare(name, spec, Role.INPUT)
     (y,) = builder.add(Conv2d(), ("x", "w", "b"))
     builder.declare("dy", builder.spec(y), Role.INPUT)
-    from convloom.compiler.autodiff import differentiate
-
     nodes = differentiate(builder.build(), y, "dy", ["w"]).nodes
     assert [node.op.name for node in nodes] == ["Conv2d", "Conv2dWgrad"]
 
