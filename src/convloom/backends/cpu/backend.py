@@ -15,7 +15,7 @@ from convloom.backends.cpu.toolchain import Compiler, find_compiler
 from convloom.ir import Node, Plan, Selection, TensorSpec
 
 #: The ladder, lowest first.
-RUNGS = ("reference", "dense", "sparse")
+RUNGS = ("reference", "dense", "sparse", "winograd")
 
 
 class CpuBackend:
@@ -30,7 +30,7 @@ class CpuBackend:
 
     @property
     def rungs(self) -> Sequence[str]:
-        """``reference`` is NumPy, ``dense`` compiled, ``sparse`` skips gradients that are zero."""
+        """NumPy; compiled; skipping gradients that are zero; 3x3 by minimal filtering."""
         return RUNGS
 
     @property

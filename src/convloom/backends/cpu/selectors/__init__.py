@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from convloom.backends.cpu.selectors.winograd import select_winograd
 from convloom.ir import Node, Selection, TensorSpec
 
 Selector = Callable[[Node, Mapping[str, TensorSpec], str], Selection | None]
@@ -44,6 +45,10 @@ FAMILIES = {
 
 def select_kernel(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
     """The compiled kernel for ``node``, or None when no family serves it."""
+    if kernels in ("auto", "winograd"):
+        selection = select_winograd(node, specs)
+        if selection is not None:
+            return selection
     selector = _selector(node.op.name)
     return selector(node, specs, kernels) if selector else None
 
