@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convloom.ir import PERSISTENT, Buffer, Plan, ShapeError, TensorSpec
+from convloom.backends.values import checked
+from convloom.ir import PERSISTENT, Buffer, Plan, TensorSpec
 
 ALIGNMENT = 64
 
@@ -50,23 +51,11 @@ class TensorMemory:
         Raises:
             ShapeError: the shape differs, or the dtype cannot be converted (float to integer).
         """
-        value = np.asarray(value)
-        if value.shape != self.spec.shape:
-            raise ShapeError(
-                f"{self.name!r} has shape {self.spec.shape}, the value given has {value.shape}"
-            )
-        if value.dtype != self.flat.dtype and not np.can_cast(
-            value.dtype, self.flat.dtype, "same_kind"
-        ):
-            raise ShapeError(
-                f"{self.name!r} holds {self.spec.dtype}, the value given is {value.dtype}; "
-                f"convert it first"
-            )
+        value = checked(self.name, value, self.spec)
         if self._view is not None:
-            np.copyto(self._view, value, casting="same_kind")
+            self._view[...] = value
         else:
-            stored = self.spec.layout.store(value).reshape(-1)
-            np.copyto(self.flat, stored, casting="same_kind")
+            self.flat[...] = self.spec.layout.store(value).reshape(-1)
 
 
 class CpuStorage:
