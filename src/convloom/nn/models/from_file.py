@@ -123,11 +123,11 @@ def _arguments(function: Callable[..., Any], known: dict[str, Any], spec: str) -
 def _explained(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"{_place(path, error)}: {doing} failed: {_text(error)}") from error
 
 
-def _place(path: Path, error: Exception) -> str:
+def _place(path: Path, error: BaseException) -> str:
     """``net.py:12``: the last line of the person's own file that the error passed."""
     file = str(path.resolve())
     if isinstance(error, SyntaxError) and error.filename == file:
@@ -136,7 +136,7 @@ def _place(path: Path, error: Exception) -> str:
     return f"{path}:{lines[-1]}" if lines else str(path)
 
 
-def _text(error: Exception) -> str:
+def _text(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
     return f"{type(error).__name__}: {error}"
