@@ -1,0 +1,6 @@
+"""``python -m convloom`` is the same as ``convloom``."""
+
+from convloom.cli.main import run
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,88 @@
+"""``convloom eval``: loss and accuracy of a saved network on a data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from convloom.cli import options
+from convloom.cli.options import Saved, examples
+from convloom.cli.terminal import Output, percent
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "eval",
+        epilog=examples(
+            "convloom eval runs/a --data mnist",
+            "convloom eval lenet.safetensors --data mnist --json",
+        ),
+    )(evaluate)
+
+
+def evaluate(
+    saved: Saved,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default="the run's own; needed for a file",
+            help=options.DATA_HELP,
+        ),
+    ] = None,
+    data_dir: options.DataDir = None,
+    train_set: Annotated[
+        bool, typer.Option("--train-set", help="Take the training images, not the test images.")
+    ] = False,
+    best: options.Best = False,
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", "-b", metavar="N", min=1, help="Images at a time.")
+    ] = 256,
+    device: options.Device = None,
+    kernels: options.Kernels = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure a saved network on a data set.
+
+    Loss and accuracy are exact means over every image of the test part.
+    """
+    options.use_threads(threads)
+    from convloom.cli import runs
+    from convloom.nn import CrossEntropyLoss
+    from convloom.optim import SGD
+    from convloom.training import Trainer, load
+
+    output = Output(as_json, quiet)
+    path, own = runs.model_file(saved, best=best), runs.own_settings(saved)
+    model = load(path)
+    if data_dir is None and data is None and own is not None and own.data_dir is not None:
+        data_dir = Path(own.data_dir)
+    parts = runs.load_data(runs.data_of(data, own), data_dir, output)
+    dataset = runs.fitted(parts[0] if train_set else parts[1], model, path)
+    trainer = Trainer(
+        model,
+        SGD(),
+        CrossEntropyLoss(label_smoothing=own.label_smoothing if own else 0.0),
+        batch_size=batch_size,
+        device=device or "auto",
+        kernels=kernels or "auto",
+    )
+    figures = trainer.evaluate(dataset)
+    document = {
+        "model": str(path),
+        "data": dataset.name,
+        "split": dataset.split,
+        "device": trainer.engine.device,
+        **figures,
+    }
+    text = (
+        f"{dataset.name} {dataset.split} set, {figures['n']:,} images: "
+        f"accuracy {percent(figures['accuracy'])}, top 5 {percent(figures['top5'])}, "
+        f"loss {figures['loss']:.4f}"
+    )
+    output.result(document, text)

@@ -1,0 +1,114 @@
+"""The options that commands share, each with its help, unit and default said once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+#: Where a default depends on the network.
+RECIPE = "the recipe's"
+_DEVICES = "auto, cpu or reference"
+
+# What to work on.
+Saved = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        show_default=False,
+        help="A run folder, or a saved model.safetensors.",
+    ),
+]
+
+Best = Annotated[
+    bool,
+    typer.Option(
+        "--best",
+        help="Of a run folder, take the epoch that did best on the test set, not the last one.",
+    ),
+]
+
+# Data.
+DATA_HELP = "mnist, fashion-mnist, cifar10, cifar100, digits, or a folder with files like theirs."
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME",
+        show_default=f"{RECIPE}, else fashion-mnist",
+        help=DATA_HELP,
+    ),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        show_default="$CONVLOOM_DATA/NAME, then the cache, then a download",
+        help="Folder that holds the data set's files.",
+    ),
+]
+
+# Where and how it runs.
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        show_default="auto",
+        help=f"What computes: {_DEVICES} (reference is plain NumPy, slow).",
+    ),
+]
+Kernels = Annotated[
+    str | None,
+    typer.Option(
+        "--kernels",
+        metavar="RUNG",
+        show_default="auto",
+        help="Highest rung of kernels to use; auto takes the best for each step.",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads",
+        metavar="N",
+        min=1,
+        show_default="$CONVLOOM_NUM_THREADS, else all usable cores",
+        help="CPU threads; the results are the same bits for any number.",
+    ),
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-size",
+        "-b",
+        metavar="N",
+        min=1,
+        show_default=f"{RECIPE}, else 64",
+        help="Images in one training step.",
+    ),
+]
+
+# How a script or a person reads the output.
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result and errors.")]
+
+
+def examples(*lines: str) -> str:
+    """The end of a command's help: examples, kept line by line, and what every command takes."""
+    shown = "\n".join(f"  {line}" for line in lines)
+    return (
+        f"\b\nExamples:\n{shown}\n\n"
+        "If a command fails, add --traceback (or set CONVLOOM_TRACEBACK=1) to see where."
+    )
+
+
+def use_threads(threads: int | None) -> None:
+    """Make the CPU backend, which is not loaded yet, use this many threads."""
+    if threads is not None:
+        os.environ["CONVLOOM_NUM_THREADS"] = str(threads)

@@ -1,0 +1,127 @@
+"""``convloom plan``: the compiled step of a network as a table; nothing is run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from convloom.cli import options
+from convloom.cli.errors import UsageError, as_usage
+from convloom.cli.options import examples
+from convloom.cli.terminal import Output
+
+if TYPE_CHECKING:
+    from convloom.ir import Plan
+    from convloom.training.config import RunConfig
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "plan",
+        epilog=examples(
+            "convloom plan lenet --batch-size 64",
+            "convloom plan path/net.py:make_model --input-shape 3,32,32 --kernels dense",
+            "convloom plan lenet --data mnist --inference --json",
+        ),
+    )(plan)
+
+
+def plan(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="A network's name (lenet …) or path/net.py:function, a function that returns one.",
+        ),
+    ],
+    batch_size: options.BatchSize = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=options.RECIPE,
+            help="Data set whose image shape and classes to take; its files are not needed.",
+        ),
+    ] = None,
+    input_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C,H,W",
+            show_default="as --data says",
+            help="Channels, height and width of an image, in pixels.",
+        ),
+    ] = None,
+    inference: Annotated[
+        bool, typer.Option("--inference", help="Only the forward pass, as predict runs it.")
+    ] = False,
+    device: options.Device = None,
+    kernels: options.Kernels = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print the plan of a network's training step.
+
+    One row a step: its layer, kernel and rung, the shapes it works on, the bytes it moves and the
+    floating-point operations it does; then what memory the plan takes.
+    """
+    from convloom.cli import runs
+    from convloom.training.config import resolve
+
+    flags = {
+        "network": model,
+        "batch_size": batch_size,
+        "data": data,
+        "device": device,
+        "kernels": kernels,
+    }
+    with as_usage():
+        config = resolve({}, flags)
+        runs.check_names(config)
+    made = _compiled(config, _shape(input_shape), inference=inference)
+    Output(as_json).result(made.to_json(), str(made))
+
+
+def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inference: bool) -> Plan:
+    from convloom.backends import get_backend, resolve_device
+    from convloom.compiler import compile_graph
+    from convloom.data import catalog
+    from convloom.nn import CrossEntropyLoss, models
+    from convloom.training import compile
+    from convloom.training.graphs import prediction_graph
+
+    with as_usage():
+        known = catalog.get(config.data)
+    shape = shape or known.shape
+    model = models.build(
+        config.network,
+        num_classes=len(known.classes),
+        in_channels=shape[0],
+        image_size=shape[1:],
+    )
+    if inference:
+        graph = prediction_graph(model.trace(shape, config.batch_size))
+        return compile_graph(graph, get_backend(resolve_device(config.device)), config.kernels)
+    step = compile(
+        model,
+        CrossEntropyLoss(label_smoothing=config.label_smoothing),
+        config.make_optimizer(),
+        batch_size=config.batch_size,
+        input_shape=shape,
+        device=config.device,
+        kernels=config.kernels,
+        clip_norm=config.clip_norm,
+    )
+    return step.plan
+
+
+def _shape(text: str | None) -> tuple[int, int, int] | None:
+    """``3,32,32`` or ``3x32x32``. Raises UsageError for anything else."""
+    if text is None:
+        return None
+    parts = text.lower().replace("×", ",").replace("x", ",").split(",")
+    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) for part in parts):
+        raise UsageError(f"--input-shape must be three whole numbers such as 3,32,32, not {text!r}")
+    channels, height, width = (int(part) for part in parts)
+    return channels, height, width

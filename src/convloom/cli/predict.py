@@ -1,0 +1,87 @@
+"""``convloom predict``: the classes that a saved network sees in image files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from convloom.cli import options
+from convloom.cli.options import Saved, examples
+from convloom.cli.terminal import Output, percent, say, table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "predict",
+        epilog=examples(
+            "convloom predict runs/a img1.png img2.png", "convloom predict runs/a img1.png --json"
+        ),
+    )(predict)
+
+
+def predict(
+    saved: Saved,
+    images: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="IMAGE...",
+            show_default=False,
+            help="Image files (PNG, JPEG …). They are brought to the network's size and channels.",
+        ),
+    ],
+    top: Annotated[
+        int, typer.Option(metavar="K", min=1, help="Classes to show for each image.")
+    ] = 3,
+    best: options.Best = False,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Print the most likely classes of images, with their probabilities."""
+    options.use_threads(threads)
+    import numpy as np
+
+    from convloom.cli import runs
+    from convloom.data import decode_image
+    from convloom.training import load
+
+    path = runs.model_file(saved, best=best)
+    model = load(path)
+    decoded = [decode_image(image, runs.image_shape(model, path)) for image in images]
+    for image in decoded:
+        if not quiet:
+            for note in image.notes:
+                say(f"note: {image.path}: {note}")
+    probabilities = model.predict(
+        np.stack([image.pixels for image in decoded]), device=device or "auto"
+    )
+    names = model.classes or tuple(str(i) for i in range(probabilities.shape[1]))
+    document = {
+        "model": str(path),
+        "images": [
+            {"image": image.path, "top": _top(row, names, top), "notes": list(image.notes)}
+            for image, row in zip(decoded, probabilities, strict=True)
+        ],
+    }
+    Output(as_json, quiet).result(document, _table(document["images"]))
+
+
+def _top(row: Any, names: tuple[str, ...], count: int) -> list[dict[str, Any]]:
+    """The ``count`` largest probabilities, largest first; equal ones in the classes' order."""
+    order = (-row).argsort(kind="stable")[:count]
+    return [
+        {"class": names[i], "index": int(i), "probability": float(row[i])} for i in order.tolist()
+    ]
+
+
+def _table(images: Any) -> str:
+    rows = [
+        (image["image"] if rank == 0 else "", entry["class"], percent(entry["probability"]))
+        for image in images
+        for rank, entry in enumerate(image["top"])
+    ]
+    return table(("image", "class", "probability"), rows, left=(0, 1))

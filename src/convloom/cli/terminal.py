@@ -1,0 +1,141 @@
+"""Where a command's words go: results on stdout, the rest on stderr when stdout is for a script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a command speaks.
+
+    Attributes:
+        as_json: stdout carries one JSON document and nothing else.
+        quiet: only results and errors are printed.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+
+    @property
+    def stream(self) -> TextIO:
+        """The stream that a person reads."""
+        return sys.stderr if self.as_json else sys.stdout
+
+    @property
+    def live(self) -> bool:
+        """Whether a display that redraws itself makes sense here."""
+        return not self.quiet and is_terminal(self.stream)
+
+    def note(self, text: str = "") -> None:
+        """Something to know on the way; dropped by --quiet."""
+        if not self.quiet:
+            print(text, file=self.stream, flush=True)
+
+    def result(self, document: Any, text: str) -> None:
+        """What the command was run for: a JSON document or words."""
+        if self.as_json:
+            print(json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+        elif text:
+            print(text)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that can move its cursor."""
+    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: NumPy numbers as numbers, NaN and infinities as null."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = ()) -> str:
+    """Columns of text, right-aligned except those named in ``left``."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = (
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])
+
+
+def duration(seconds: float) -> str:
+    """``75.2`` as ``1:15``, ``3.14`` as ``3.1 s``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def percent(share: float) -> str:
+    """``0.9876`` as ``98.76 %``."""
+    return f"{100 * share:.2f} %"
+
+
+def tolerate_any_encoding() -> None:
+    """Print a replacement for what the terminal's encoding lacks (``×``), rather than fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def speak_in_lines() -> None:
+    """Show what the library logs and warns of as single lines on stderr."""
+    import logging
+    import warnings
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        say(f"warning: {message}")
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    warnings.showwarning = show
+    logger = logging.getLogger("convloom")
+    logger.addHandler(Lines())
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+def say(message: str) -> None:
+    """Print ``convloom: message`` on stderr, in one line whatever the message holds."""
+    with contextlib.suppress(BrokenPipeError):
+        print(f"convloom: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def rate(per_second: float) -> str:
+    """``26104.2`` as ``26.1k``, ``312.4`` as ``312``."""
+    if per_second >= 999_500:
+        return f"{per_second / 1e6:.2f}M"
+    if per_second >= 9_995:
+        return f"{per_second / 1e3:.1f}k"
+    return f"{per_second:.0f}" if per_second >= 10 else f"{per_second:.2g}"

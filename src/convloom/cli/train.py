@@ -1,0 +1,208 @@
+"""``convloom train``: from a name to a trained, saved and tested network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from convloom.cli import options
+from convloom.cli.options import RECIPE, examples
+from convloom.cli.terminal import Output
+
+_T = TypeVar("_T")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "train",
+        epilog=examples(
+            "convloom train lenet --data fashion-mnist --epochs 5",
+            "convloom train lenet --data mnist --schedule cosine:final=0,warmup=1 --seed 1",
+            "convloom train path/net.py:make_model --data cifar10 --augment --out runs/mine",
+            "convloom train run.toml --lr 0.02",
+        ),
+    )(train)
+
+
+def train(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            show_default=False,
+            help="A network's name (lenet …), path/net.py:function (a function that returns a "
+            "network), or run.toml, a file of these same options; flags win over the file.",
+        ),
+    ],
+    data: options.Data = None,
+    data_dir: options.DataDir = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", show_default=f"{RECIPE}, else 5", help="Passes over the training images."
+        ),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default=f"{RECIPE}, else sgd", help="sgd or adamw."),
+    ] = None,
+    lr: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            show_default=f"{RECIPE}, else 0.01 (adamw 0.001)",
+            help="Learning rate per step; the peak of a one-cycle schedule.",
+        ),
+    ] = None,
+    momentum: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            show_default=f"{RECIPE}, else 0.9",
+            help="SGD's momentum, from 0 to below 1.",
+        ),
+    ] = None,
+    nesterov: Annotated[
+        bool | None,
+        typer.Option(
+            "--nesterov/--no-nesterov",
+            show_default=f"{RECIPE}, else off",
+            help="Nesterov's form of the momentum.",
+        ),
+    ] = None,
+    weight_decay: Annotated[
+        float | None,
+        typer.Option(
+            metavar="RATE",
+            show_default=f"{RECIPE}, else 0 (adamw 0.01)",
+            help="L2 penalty of SGD, decoupled decay of AdamW.",
+        ),
+    ] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            show_default=f"{RECIPE}, else constant",
+            help="How the rate changes: constant, step:every=10,gamma=0.1, cosine:final=0 or "
+            "one-cycle:pct=0.3; add warmup=2 for a warm-up. Lengths are in epochs; "
+            "'500 steps' and '5%' will do too.",
+        ),
+    ] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(
+            metavar="NORM",
+            show_default="no clipping",
+            help="Largest norm of all gradients taken together.",
+        ),
+    ] = None,
+    label_smoothing: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            show_default=f"{RECIPE}, else 0",
+            help="Share of the target that is spread over all classes, from 0 to below 1.",
+        ),
+    ] = None,
+    augment: Annotated[
+        bool | None,
+        typer.Option(
+            "--augment/--no-augment",
+            show_default=f"{RECIPE}, else off",
+            help="Random crops (4 pixels of padding) and mirroring of the training images.",
+        ),
+    ] = None,
+    crop: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            show_default=f"as --augment says, else {RECIPE}",
+            help="Padding of the random crop; 0 for none.",
+        ),
+    ] = None,
+    flip: Annotated[
+        bool | None,
+        typer.Option(
+            "--flip/--no-flip",
+            show_default=f"as --augment says, else {RECIPE}",
+            help="Mirror every other image, chosen at random.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="0",
+            help="Of initial weights, order, augmentation and dropout; the same seed gives the "
+            "same bits.",
+        ),
+    ] = None,
+    device: options.Device = None,
+    kernels: options.Kernels = None,
+    threads: options.Threads = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            show_default="runs/MODEL-DATA-N, the first N that is free",
+            help="Folder for the run: settings, checkpoints, history.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that --out holds already.")
+    ] = False,
+    checkpoint_every: Annotated[
+        int | None,
+        typer.Option(
+            metavar="STEPS",
+            show_default="0, at the end of epochs only",
+            help="Steps between two checkpoints within an epoch.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train a network and test it after each epoch.
+
+    Ctrl-C finishes the step, saves a checkpoint and says how to resume; a second Ctrl-C stops at
+    once.
+    """
+    flags: dict[str, Any] = {
+        "data": data,
+        "data_dir": data_dir,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "optimizer": optimizer,
+        "lr": lr,
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "clip_norm": clip_norm,
+        "label_smoothing": label_smoothing,
+        "crop": _augmented(augment, crop, 4, 0),
+        "flip": _augmented(augment, flip, True, False),
+        "seed": seed,
+        "device": device,
+        "kernels": kernels,
+        "out": out,
+        "checkpoint_every": checkpoint_every,
+    }
+    options.use_threads(threads)
+    from convloom.cli import runs
+
+    output = Output(as_json, quiet)
+    run = runs.prepare(runs.settings(model, flags), output)
+    run = runs.claim_folder(run, overwrite=overwrite)
+    raise typer.Exit(runs.train(run, output))
+
+
+def _augmented(augment: bool | None, own: _T | None, on: _T, off: _T) -> _T | None:
+    """The value of --crop or --flip: its own flag, else what --augment implies, else not given."""
+    if own is not None or augment is None:
+        return own
+    return on if augment else off
