@@ -175,6 +175,23 @@ constexpr Residue residue_class(i64 residue, i64 taps, i64 stride, i64 padding, 
     return c;
 }
 
+// Over all residue classes of an axis, the lowest and the highest offset that a tap adds.
+struct Reach {
+    i64 low, high;
+};
+
+constexpr Reach reach(i64 taps, i64 stride, i64 padding, i64 dilation) {
+    Reach r{1 << 30, -(1 << 30)};
+    for (i64 i = 0; i < stride; i++) {
+        const Residue c = residue_class(i, taps, stride, padding, dilation);
+        if (!c.taps) continue;
+        const i64 high = c.offset + (c.taps - 1) * c.spread;
+        r.low = c.offset < r.low ? c.offset : r.low;
+        r.high = high > r.high ? high : r.high;
+    }
+    return r;
+}
+
 // Taps of all residue classes before `residue`.
 constexpr i64 taps_before(i64 residue, i64 taps, i64 stride, i64 dilation) {
     i64 count = 0;

@@ -12,23 +12,6 @@
 
 namespace convloom {
 
-// Over all residue classes of an axis, the lowest and the highest offset that a tap adds.
-struct Reach {
-    i64 low, high;
-};
-
-constexpr Reach reach(i64 taps, i64 stride, i64 padding, i64 dilation) {
-    Reach r{1 << 30, -(1 << 30)};
-    for (i64 i = 0; i < stride; i++) {
-        const Residue c = residue_class(i, taps, stride, padding, dilation);
-        if (!c.taps) continue;
-        const i64 high = c.offset + (c.taps - 1) * c.spread;
-        r.low = c.offset < r.low ? c.offset : r.low;
-        r.high = high > r.high ? high : r.high;
-    }
-    return r;
-}
-
 template <class P>
 void conv2d_dgrad(const Arg* args, long item, Worker* worker) {
     using Shape = TileShape<P::KB, P::ROWS, P::PC>;

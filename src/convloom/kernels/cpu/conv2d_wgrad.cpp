@@ -2,7 +2,7 @@
 //
 //     dw[k, r, s, c] = sum over n, p, q of dy[n, p, q, k] * x[n, p*u + r*d - pad, ...s, c]
 //
-// Item: a fixed chunk of images x a slice of CS input channels x KS filters; it owns its part of
+// Item: a fixed chunk (of the strips of all images) x a slice of CS input channels x KS filters; it owns its part of
 // its chunk's partial, so nothing is shared and the order of every sum is fixed. Where the filters
 // are large there is one chunk, and the items split the gradient's own elements.
 // Each image goes by in strips of rows that fit in L1/L2: x is staged with its padding (only the
@@ -96,59 +96,60 @@ void conv2d_wgrad(const Arg* args, long item, Worker* worker) {
     f32* staged_x = (f32*)worker->scratch;
     f32* staged_dy = staged_x + round_up(((most - 1) * P::UH + (P::R - 1) * P::DH + 1) * x_line +
                                              P::A, 16);
-    for (i64 n = part_begin(N, chunks, chunk); n < part_begin(N, chunks, chunk + 1); n++)
-        for (i64 strip = 0; strip < strips; strip++) {
-            const i64 first = part_begin(P_, strips, strip);
-            const i64 rows = part_begin(P_, strips, strip + 1) - first;
-            const Window window{first * P::UH - P::PH,
-                                (rows - 1) * P::UH + (P::R - 1) * P::DH + 1, -P::PW, cols};
-            stage<P::XROW>(staged_x, P::CS,
-                           Image{(const f32*)args[0].address + n * H * W * CT, H, W, CT,
-                                 group * P::C + slice * P::CS, P::CS},
-                           window);
-            const f32* dy = (const f32*)args[1].address + n * P_ * Q * P::K;
-            i64 block_step = P::KB, dy_pixel = P::K;
-            if constexpr (P::STAGED) {
-                block_step = rows * Q * P::KB;
-                dy_pixel = P::KB;
-                for (i64 b = 0; b < blocks; b++) {
-                    const i64 k = group * L::KG + k0 + b * P::KB;
-                    const i64 count = min(P::KB, k1 - k0 - b * P::KB);
-                    const Window part{first, rows, 0, Q};
-                    f32* to = staged_dy + b * block_step;
-                    if (count < P::KB) fill_zero(to, block_step);
-                    if constexpr (P::POOL) {
-                        const i64 plane = (P_ / 2) * (Q / 2) * P::K;
-                        stage_unpooled<P::YROW>(
-                            to, P::KB,
-                            Image{(const f32*)args[1].address + n * plane, P_ / 2, Q / 2, P::K, k,
-                                  count},
-                            (const u8*)args[2].address + n * plane, part);
-                    } else {
-                        stage<P::YROW>(to, P::KB, Image{dy, P_, Q, P::K, k, count}, part);
-                    }
-                }
-                dy = staged_dy;
-            } else {
-                dy += first * Q * P::K + group * L::KG + k0;
-            }
+    for (i64 unit = part_begin(N * strips, chunks, chunk);
+         unit < part_begin(N * strips, chunks, chunk + 1); unit++) {
+        const i64 n = unit / strips, strip = unit % strips;
+        const i64 first = part_begin(P_, strips, strip);
+        const i64 rows = part_begin(P_, strips, strip + 1) - first;
+        const Window window{first * P::UH - P::PH,
+                            (rows - 1) * P::UH + (P::R - 1) * P::DH + 1, -P::PW, cols};
+        stage<P::XROW>(staged_x, P::CS,
+                       Image{(const f32*)args[0].address + n * H * W * CT, H, W, CT,
+                             group * P::C + slice * P::CS, P::CS},
+                       window);
+        const f32* dy = (const f32*)args[1].address + n * P_ * Q * P::K;
+        i64 block_step = P::KB, dy_pixel = P::K;
+        if constexpr (P::STAGED) {
+            block_step = rows * Q * P::KB;
+            dy_pixel = P::KB;
             for (i64 b = 0; b < blocks; b++) {
-                if (with_bias)
-                    add_bias_gradient(db + b * P::KB, dy + b * block_step, dy_pixel, rows * Q,
-                                      P::KB);
-                for (i64 k = 0; k < P::KB; k += NV * LANES)
-                    for (i64 r = 0; r < P::R; r += RT)
-                        for (i64 piece = 0; piece < L::PIECES; piece++)
-                            for (i64 t = 0; t < L::RUN_PADDED; t += A)
-                                wgrad_tile<NV, RT, A, P::KB,
-                                           L::PIECES * L::RUN_PADDED * P::KB>(
-                                    dw + b * L::BLOCK +
-                                        ((r * L::PIECES + piece) * L::RUN_PADDED + t) * P::KB + k,
-                                    staged_x + r * P::DH * x_line + piece * P::DW * P::CS + t,
-                                    P::DH * x_line, P::UH * x_line, P::UW * P::CS,
-                                    dy + b * block_step + k, dy_pixel, rows, Q);
+                const i64 k = group * L::KG + k0 + b * P::KB;
+                const i64 count = min(P::KB, k1 - k0 - b * P::KB);
+                const Window part{first, rows, 0, Q};
+                f32* to = staged_dy + b * block_step;
+                if (count < P::KB) fill_zero(to, block_step);
+                if constexpr (P::POOL) {
+                    const i64 plane = (P_ / 2) * (Q / 2) * P::K;
+                    stage_unpooled<P::YROW>(
+                        to, P::KB,
+                        Image{(const f32*)args[1].address + n * plane, P_ / 2, Q / 2, P::K, k,
+                              count},
+                        (const u8*)args[2].address + n * plane, part);
+                } else {
+                    stage<P::YROW>(to, P::KB, Image{dy, P_, Q, P::K, k, count}, part);
+                }
             }
+            dy = staged_dy;
+        } else {
+            dy += first * Q * P::K + group * L::KG + k0;
         }
+        for (i64 b = 0; b < blocks; b++) {
+            if (with_bias)
+                add_bias_gradient(db + b * P::KB, dy + b * block_step, dy_pixel, rows * Q,
+                                  P::KB);
+            for (i64 k = 0; k < P::KB; k += NV * LANES)
+                for (i64 r = 0; r < P::R; r += RT)
+                    for (i64 piece = 0; piece < L::PIECES; piece++)
+                        for (i64 t = 0; t < L::RUN_PADDED; t += A)
+                            wgrad_tile<NV, RT, A, P::KB,
+                                       L::PIECES * L::RUN_PADDED * P::KB>(
+                                dw + b * L::BLOCK +
+                                    ((r * L::PIECES + piece) * L::RUN_PADDED + t) * P::KB + k,
+                                staged_x + r * P::DH * x_line + piece * P::DW * P::CS + t,
+                                P::DH * x_line, P::UH * x_line, P::UW * P::CS,
+                                dy + b * block_step + k, dy_pixel, rows, Q);
+        }
+    }
 }
 
 }  // namespace convloom

@@ -10,15 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from convloom.backends.cpu.launch import (
-    Argument,
-    CpuLaunch,
-    Phase,
-    Specialisation,
-    Tensor,
-    Workspace,
-)
+from convloom.backends.cpu.launch import Argument, CpuLaunch, Phase, Tensor, Workspace
+from convloom.backends.cpu.selectors.conv2d_lanes import lanes_dgrad, lanes_fprop, lanes_wgrad
 from convloom.backends.cpu.selectors.conv2d_problem import (
+    ABSENT,
+    CHUNKS,
+    ITEMS,
+    PIXELS,
+    STAGED_BYTES,
     Problem,
     Tile,
     channels_last,
@@ -27,9 +26,10 @@ from convloom.backends.cpu.selectors.conv2d_problem import (
     problem_of,
     residues,
     served,
+    specialise,
+    strip_count,
 )
 from convloom.ir import Node, Selection, TensorSpec
-from convloom.ops.base import Op
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from convloom.ops.fused import (
     RELU,
@@ -39,18 +39,10 @@ from convloom.ops.fused import (
     PooledConv2dGrad,
 )
 
-#: Bytes of staged input that an item may keep in a core's second-level cache.
-STAGED_BYTES = 192 * 1024
-#: Bytes of one item's share of a filter gradient, for the same reason.
+#: Bytes of one item's share of a filter gradient: it stays in the second-level cache.
 GRADIENT_BYTES = 640 * 1024
-#: Most chunks of a reduction, and most bytes that all partial filter gradients may take.
-CHUNKS, PARTIAL_BYTES = 16, 8 * 1024 * 1024
-#: Items that a step should have at least, so that a batch of one still uses all cores.
-ITEMS = 16
-#: Output pixels over which a filter gradient's tile stays in registers: dy then fits in L1.
-PIXELS = 128
-
-_ABSENT = 0
+#: Most bytes that all partial filter gradients of a step may take.
+PARTIAL_BYTES = 8 * 1024 * 1024
 
 
 def select(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
@@ -86,28 +78,11 @@ def _alike(a: TensorSpec, b: TensorSpec) -> bool:
 def _empty(node: Node, specs: Mapping[str, TensorSpec]) -> Selection:
     """An empty batch: outputs that are not empty are sums of nothing."""
     phases = tuple(
-        Phase(Specialisation("fill_zero"), (Tensor(name), specs[name].size), items=1)
+        Phase(specialise("fill_zero"), (Tensor(name), specs[name].size), items=1)
         for name in node.outputs
         if specs[name].size
     )
     return Selection("dense", "fill_zero", CpuLaunch(phases))
-
-
-def _specialise(source: str, *constants: Mapping[str, int], **more: int) -> Specialisation:
-    merged = {name: value for group in (*constants, more) for name, value in group.items()}
-    return Specialisation(source, tuple(sorted(merged.items())))
-
-
-def _strips(problem: Problem, units: int, least: int, row_bytes: int) -> int:
-    """Strips of an image: staged rows fit the cache, and few images still make many items.
-
-    Args:
-        units: rows that are cut into strips; each strip gets at least ``least``.
-        row_bytes: staged bytes of one row.
-    """
-    by_cache = math.ceil(units * row_bytes / STAGED_BYTES)
-    by_items = min(math.ceil(ITEMS / problem.n), math.ceil(problem.flops / 2_000_000))
-    return max(1, min(max(by_cache, by_items), units // least))
 
 
 # Forward ------------------------------------------------------------------------------------
@@ -117,13 +92,16 @@ def _fprop(
     op: Conv2d | FusedConv2d, node: Node, specs: Mapping[str, TensorSpec]
 ) -> Selection | None:
     x, w = node.inputs[:2]
-    bias = Tensor(node.inputs[2]) if len(node.inputs) > 2 else _ABSENT
+    bias = Tensor(node.inputs[2]) if len(node.inputs) > 2 else ABSENT
     relu = isinstance(op, FusedConv2d) and op.activation == RELU
     pool = isinstance(op, FusedConv2d) and op.pool == 2
     y = node.outputs[0]
     problem = problem_of(op, specs[x], specs[w], specs[y]).canonical()
-    outputs = (Tensor(y), Tensor(node.outputs[1]) if pool else _ABSENT)
-    epilogue = {"BIAS": int(bias != _ABSENT), "RELU": int(relu)}
+    outputs = (Tensor(y), Tensor(node.outputs[1]) if pool else ABSENT)
+    epilogue = {"BIAS": int(bias != ABSENT), "RELU": int(relu)}
+    if problem.many_groups:
+        # Unfused, the pool runs on the fast kernel's output; the dense one would waste lanes.
+        return None if pool else lanes_fprop(problem, Tensor(x), Tensor(w), bias, outputs[0], relu)
     if problem.pointwise and not pool:
         return _pointwise(problem, False, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
     return _strip_fprop(problem, Tensor(x), Tensor(w), bias, outputs, epilogue, pool)
@@ -149,9 +127,9 @@ def _strip_fprop(
     row = (problem.w + 2 * pw) * problem.channels * 4
     scale = 2 if pool else 1
     units = p // scale
-    strips = _strips(problem, units, tile.rows // scale, row * uh * scale)
+    strips = strip_count(problem, units, tile.rows // scale, row * uh * scale)
     rows = (math.ceil(units / strips) * scale - 1) * uh + (problem.r - 1) * dh + 1
-    kernel = _specialise(
+    kernel = specialise(
         "conv2d_fprop",
         problem.constants,
         epilogue,
@@ -179,7 +157,7 @@ def _pack(problem: Problem, block: int, flip: bool, w: Argument, to: Argument) -
     outputs, inputs = (problem.c, problem.kg) if flip else (problem.kg, problem.c)
     blocks = problem.groups * -(-outputs // block)
     constants = problem.constants if flip else {"UH": 1, "UW": 1, "DH": 1, "DW": 1}
-    kernel = _specialise(
+    kernel = specialise(
         "conv2d_pack",
         {name: constants[name] for name in ("UH", "UW", "DH", "DW")},
         {"OUT_STEP": strides["C" if flip else "K"], "IN_STEP": strides["K" if flip else "C"]},
@@ -199,7 +177,7 @@ def _pointwise(
     bias: Argument,
     y: Argument,
     epilogue: Mapping[str, int],
-    mask: Argument = _ABSENT,
+    mask: Argument = ABSENT,
 ) -> Selection:
     """A 1x1 convolution (or with ``flip`` its input gradient) over all pixels."""
     inputs, outputs = (problem.k, problem.c) if flip else (problem.c, problem.k)
@@ -208,11 +186,11 @@ def _pointwise(
     pixels = problem.n * problem.h * problem.w
     longest = max(1, STAGED_BYTES // (4 * inputs) // tile.cols)
     chunk = tile.cols * min(longest, 16)
-    kernel = _specialise(
+    kernel = specialise(
         "conv2d_pointwise",
         epilogue,
         {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
-        MASK=int(mask != _ABSENT),
+        MASK=int(mask != ABSENT),
         CHUNK=chunk,
     )
     pack, nbytes = _pack(problem, tile.block, flip, w, Workspace())
@@ -227,16 +205,18 @@ def _dgrad(
     op: Conv2dDgrad | FusedConv2dDgrad, node: Node, specs: Mapping[str, TensorSpec]
 ) -> Selection | None:
     dy, w = node.inputs[:2]
-    mask = Tensor(node.inputs[2]) if len(node.inputs) > 2 else _ABSENT
+    mask = Tensor(node.inputs[2]) if len(node.inputs) > 2 else ABSENT
     (dx,) = node.outputs
-    if mask != _ABSENT and not _alike(specs[node.inputs[2]], specs[dx]):
+    if mask != ABSENT and not _alike(specs[node.inputs[2]], specs[dx]):
         return None
     problem = problem_of(op, specs[dx], specs[w], specs[dy]).canonical()
+    if problem.many_groups:
+        return lanes_dgrad(problem, Tensor(dy), Tensor(w), mask, Tensor(dx))
     if problem.pointwise:
         return _pointwise(
-            problem, True, Tensor(dy), Tensor(w), _ABSENT, Tensor(dx), {"BIAS": 0, "RELU": 0}, mask
+            problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), {"BIAS": 0, "RELU": 0}, mask
         )
-    phases, nbytes = _dgrad_phases(problem, Tensor(dy), _ABSENT, Tensor(w), mask, Tensor(dx), 0)
+    phases, nbytes = _dgrad_phases(problem, Tensor(dy), ABSENT, Tensor(w), mask, Tensor(dx), 0)
     return Selection("dense", "conv2d_dgrad", CpuLaunch(phases), nbytes)
 
 
@@ -263,14 +243,14 @@ def _dgrad_phases(
     units = math.ceil(problem.h / uh)
     cols = math.ceil(problem.w / uw) + col_reach.high - col_reach.low
     row = cols * problem.k * 4
-    strips = _strips(problem, units, tile.rows, row)
+    strips = strip_count(problem, units, tile.rows, row)
     rows = math.ceil(units / strips) + row_reach.high - row_reach.low
-    kernel = _specialise(
+    kernel = specialise(
         "conv2d_dgrad",
         problem.constants,
         _tile_constants(tile),
-        MASK=int(mask != _ABSENT),
-        POOL=int(index != _ABSENT),
+        MASK=int(mask != ABSENT),
+        POOL=int(index != ABSENT),
     )
     place = Workspace(workspace)
     pack, nbytes = _pack(problem, tile.block, flip=True, w=w, to=place)
@@ -291,9 +271,11 @@ def _wgrad(
 ) -> Selection | None:
     x, dy = node.inputs
     dw = node.outputs[0]
-    db = Tensor(node.outputs[1]) if len(node.outputs) > 1 else _ABSENT
+    db = Tensor(node.outputs[1]) if len(node.outputs) > 1 else ABSENT
     problem = problem_of(op, specs[x], specs[dw], specs[dy]).canonical()
-    phases, nbytes = _wgrad_phases(problem, Tensor(x), Tensor(dy), _ABSENT, Tensor(dw), db)
+    if problem.many_groups:
+        return lanes_wgrad(problem, Tensor(x), Tensor(dy), Tensor(dw), db)
+    phases, nbytes = _wgrad_phases(problem, Tensor(x), Tensor(dy), ABSENT, Tensor(dw), db)
     return Selection("dense", "conv2d_wgrad", CpuLaunch(phases), nbytes)
 
 
@@ -320,7 +302,7 @@ def _wgrad_phases(
     rows = math.ceil(p / strips)
     chunks = min(most_chunks, problem.n * strips)
     in_place = (
-        index == _ABSENT
+        index == ABSENT
         and not problem.planar_y
         and problem.kg % tile.block == 0
         and problem.k == tile.block
@@ -328,12 +310,10 @@ def _wgrad_phases(
     constants = {
         **problem.constants,
         **{"CS": slice_, "KS": split, "KB": tile.block, "A": tile.cols, "RT": tile.rows},
-        "BIAS": int(db != _ABSENT),
+        "BIAS": int(db != ABSENT),
     }
     main = Phase(
-        _specialise(
-            "conv2d_wgrad", constants, POOL=int(index != _ABSENT), STAGED=int(not in_place)
-        ),
+        specialise("conv2d_wgrad", constants, POOL=int(index != ABSENT), STAGED=int(not in_place)),
         (
             *(x, dy, index, Workspace(), Workspace(chunks * partial * 4)),
             *(problem.n, problem.h, problem.w, chunks, strips),
@@ -344,7 +324,7 @@ def _wgrad_phases(
     )
     strides = problem.w_strides
     reduce = Phase(
-        _specialise(
+        specialise(
             "conv2d_wgrad_reduce",
             {name: constants[name] for name in _LAYOUT},
             {"OUT_STEP": strides["K"], "IN_STEP": strides["C"], "ROW_STEP": strides["R"]},
@@ -352,7 +332,7 @@ def _wgrad_phases(
         ),
         (Workspace(), Workspace(chunks * partial * 4), dw, db, chunks),
         items=problem.groups * (problem.c // slice_) * blocks * problem.r
-        + (problem.groups if db != _ABSENT else 0),
+        + (problem.groups if db != ABSENT else 0),
     )
     bias = problem.groups * blocks * tile.block
     return (main, reduce), chunks * (partial + bias) * 4
@@ -404,7 +384,7 @@ def _pooled_grad(
 ) -> Selection | None:
     x, w, dyp, index = node.inputs
     dw = node.outputs[0]
-    db = Tensor(node.outputs[1]) if op.has_bias else _ABSENT
+    db = Tensor(node.outputs[1]) if op.has_bias else ABSENT
     problem = problem_of(op, specs[x], specs[w], specs[dyp])
     if not _alike(specs[dw], specs[w]) or not _alike(specs[index], specs[dyp]):
         return None
@@ -413,7 +393,7 @@ def _pooled_grad(
         dx = node.outputs[-1]
         if not _alike(specs[dx], specs[x]):
             return None
-        mask = Tensor(x) if op.mask == RELU else _ABSENT
+        mask = Tensor(x) if op.mask == RELU else ABSENT
         more, own = _dgrad_phases(
             problem, Tensor(dyp), Tensor(index), Tensor(w), mask, Tensor(dx), 0
         )
@@ -429,13 +409,13 @@ def _bias_grad(node: Node, specs: Mapping[str, TensorSpec]) -> Selection:
     positions = dy.shape[0] * (1 if planar else inner)
     chunks = max(1, min(CHUNKS, positions))
     partial = Phase(
-        _specialise("bias_grad", K=channels, PLANAR=int(planar)),
+        specialise("bias_grad", K=channels, PLANAR=int(planar)),
         (Tensor(node.inputs[0]), Workspace(), positions, chunks, inner),
         items=chunks,
     )
     size = 1024
     total = Phase(
-        _specialise("sum_partials", CHUNK=size),
+        specialise("sum_partials", CHUNK=size),
         (Workspace(), Tensor(node.outputs[0]), channels, chunks),
         items=math.ceil(channels / size),
     )

@@ -7,15 +7,27 @@ machine: a kernel adapts a tile to narrower vectors by itself (kernels/cpu/conv2
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from convloom.backends.cpu.launch import Specialisation
 from convloom.ir import NHWC, ROW_MAJOR, Layout, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
 
 #: Vectors of the widest target: tiles are chosen for these.
 LANES = 16
+#: Bytes of staged input that an item may keep in a core's second-level cache.
+STAGED_BYTES = 192 * 1024
+#: Most chunks of a reduction.
+CHUNKS = 16
+#: Items that a step should have at least, so that a batch of one still uses all cores.
+ITEMS = 16
+#: Output pixels over which a filter gradient's tile stays in registers: dy then fits in L1.
+PIXELS = 128
+#: The address of a tensor that is not there.
+ABSENT = 0
+
 _REGISTERS = 32
 
 
@@ -135,6 +147,11 @@ class Problem:
             and not (self.padded or self.planar_x or self.planar_y)
         )
 
+    @property
+    def many_groups(self) -> bool:
+        """Whether groups are too small to fill vectors: the kernels conv2d_lanes_* serve these."""
+        return self.groups > 1 and self.c <= 8 and self.kg <= 8
+
     def canonical(self) -> Problem:
         """A convolution whose kernel is its whole input becomes a 1x1 one over the batch."""
         covers = self.out == (1, 1) and (self.r, self.s) == (self.h, self.w) and not self.padded
@@ -145,6 +162,24 @@ class Problem:
         return replace(
             self, n=1, h=self.n, w=1, c=self.depth, r=1, s=1, geometry=ConvGeometry(), y_layout=NHWC
         )
+
+
+def specialise(source: str, *constants: Mapping[str, int], **more: int) -> Specialisation:
+    """A kernel with its constants, in one order so that equal ones compile once."""
+    merged = {name: value for group in (*constants, more) for name, value in group.items()}
+    return Specialisation(source, tuple(sorted(merged.items())))
+
+
+def strip_count(problem: Problem, units: int, least: int, row_bytes: int) -> int:
+    """Strips of an image: staged rows fit the cache, and few images still make many items.
+
+    Args:
+        units: rows that are cut into strips; each strip gets at least ``least``.
+        row_bytes: staged bytes of one row.
+    """
+    by_cache = math.ceil(units * row_bytes / STAGED_BYTES)
+    by_items = min(math.ceil(ITEMS / problem.n), math.ceil(problem.flops / 2_000_000))
+    return max(1, min(max(by_cache, by_items), units // least))
 
 
 def problem_of(conv: ConvGeometry, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> Problem:
