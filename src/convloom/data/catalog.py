@@ -338,4 +338,4 @@ def get(name: str) -> KnownSet:
 
 
 def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isalnum())
+    return name.lower().translate(str.maketrans("", "", "-_ "))

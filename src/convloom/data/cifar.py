@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,10 +22,9 @@ import numpy as np
 from convloom.data.content import opened
 from convloom.data.errors import DataError
 
+Reader = Callable[[int], bytes]
 SHAPE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
-#: More records than any file of either set has; keeps a foreign archive from filling the memory.
-_MOST_RECORDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -68,15 +67,16 @@ def read_archive(
         DataError: a damaged archive, a missing file, or as ``read``.
     """
     found: dict[str, Records] = {}
-    for name, file, size in members(path, names):
-        data = file.read(min(size, _MOST_RECORDS * _PIXELS))
-        inside = path / name
-        found[name] = _split(data, label_classes, inside, sha256(data).hexdigest())
+    for name, read_bytes, size in members(path, names):
+        data = read_bytes(size)
+        found[name] = _split(data, label_classes, path / name, sha256(data).hexdigest())
     return found
 
 
-def members(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes], int]]:
-    """(name, file, size) of the named files in a tar archive, plain, gzip or xz.
+def members(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, Reader, int]]:
+    """(name, reader, size) of the named files in a tar archive, plain, gzip or xz.
+
+    A reader takes a number of bytes and returns the next so many; it ends with the iteration.
 
     Raises:
         DataError: a damaged archive, or files that are missing; known once all were seen.
@@ -90,9 +90,17 @@ def members(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, IO[bytes]
             file = archive.extractfile(member)
             assert file is not None  # isfile() says so
             missing.remove(name)
-            yield name, file, member.size
+            yield name, _reader(path, file), member.size
     if missing:
         raise DataError(f"the archive lacks {', '.join(sorted(missing))}; get it again", path)
+
+
+def _reader(path: Path, file: IO[bytes]) -> Reader:
+    def read_bytes(count: int) -> bytes:
+        with _unpacking(path):
+            return file.read(count)
+
+    return read_bytes
 
 
 @contextmanager

@@ -36,6 +36,8 @@ RECORD = "verified.json"
 #: Seconds without any data before a connection is given up.
 TIMEOUT = 20.0
 ATTEMPTS = 3
+#: Seconds before the second attempt; twice as many before the third.
+PAUSE = 0.5
 _STAGING = ".fetching-"
 _CHUNK = 1 << 18
 _DAY = 86_400
@@ -65,14 +67,14 @@ def fetch_set(
         [(address, why it failed)], empty if all files are in place now.
     """
     failures: list[tuple[str, str]] = []
-    hosts_given_up: set[str] = set()
+    given_up: set[str] = set()
     for download in known.downloads:
         if not set(download.files) & set(files):
             continue
         done = False
         for url in download.urls:
-            host = url.split("/")[2]
-            if host in hosts_given_up:
+            mirror = url.rsplit("/", 1)[0]
+            if mirror in given_up:  # it would let us wait for each file anew
                 continue
             try:
                 _fetch(known, download, url, folder, progress)
@@ -80,7 +82,7 @@ def fetch_set(
                 break
             except FetchError as error:
                 failures.append((url, str(error)))
-                hosts_given_up.add(host)
+                given_up.add(mirror)
         if not done:
             return failures
     return []
@@ -168,9 +170,9 @@ def _suffix(path: Path) -> str:
 
 def _install_archive(known: KnownSet, download: Download, archive: Path, folder: Path) -> None:
     recorded = recorded_digests(folder)
-    for name, file, size in cifar.members(archive, download.files):
+    for name, read_bytes, size in cifar.members(archive, download.files):
         with replacing(folder / name) as target:
-            sha256 = _copy(file, target)
+            sha256 = _copy(read_bytes, target)
             check_content(known, name, archive / name, size, sha256)
         if known.sha256(name) is None:  # the archive's own digest, checked before, vouches for it
             recorded[name] = sha256
@@ -178,9 +180,9 @@ def _install_archive(known: KnownSet, download: Download, archive: Path, folder:
         write_text(folder / RECORD, json.dumps(recorded, indent=1) + "\n")
 
 
-def _copy(source: IO[bytes], target: IO[bytes]) -> str:
+def _copy(read_bytes: cifar.Reader, target: IO[bytes]) -> str:
     sha256 = hashlib.sha256()
-    while chunk := source.read(_CHUNK):
+    while chunk := read_bytes(_CHUNK):
         sha256.update(chunk)
         target.write(chunk)
     return sha256.hexdigest()
@@ -230,7 +232,7 @@ def transfer(url: str, path: Path, size: int, progress: Progress | None = None) 
             except _BrokenOffError:
                 if attempt == ATTEMPTS:
                     raise
-                time.sleep(0.5 * attempt)
+                time.sleep(PAUSE * attempt)
 
 
 @dataclass

@@ -74,7 +74,7 @@ def _compressed(path: str | os.PathLike[str], content: bytes) -> bytes:
     suffix = Path(path).suffix
     if suffix == ".gz":
         return gzip.compress(content, mtime=0)  # no time stamp: the same array, the same file
-    return lzma.compress(content, preset=9) if suffix == ".xz" else content
+    return lzma.compress(content) if suffix == ".xz" else content
 
 
 def _read_header(content: Content) -> tuple[np.dtype, tuple[int, ...]]:
