@@ -279,6 +279,14 @@ def test_the_last_binding_wins() -> None:
     assert (model.state_dict()["weight"] == 7).all()
 
 
+def test_what_the_source_does_not_have_stays() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)).initialize(1)
+    state = model.state_dict()
+    model.bind(Store({name: value for name, value in state.items() if name != "1.bias"}))
+    model.load_state_dict(weights(model))
+    assert (model.state_dict()["1.bias"] == 2).all()
+
+
 def test_values_come_back_when_the_owner_goes() -> None:
     model, step = nn.Linear(2, 2), Step()
     store = Store(model.state_dict())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 import weakref
@@ -271,17 +272,20 @@ class Module:
     def bind(self, source: Source, owner: object | None = None) -> None:
         """Let the weights live in ``source``, which holds them already under their names here.
 
-        Values are pulled from an earlier source first; the last binding wins. The source is held
-        as long as this network; with ``owner``, only until that object is gone, when the values
-        are pulled back. ``source`` must then not refer to ``owner``.
+        Values are pulled from an earlier source first; the last binding wins. Parameters that the
+        source does not have (``read`` raises KeyError), since no op reads them, stay as they are.
+        The source is held as long as this network; with ``owner``, only until that object is
+        gone, when the values are pulled back. ``source`` must then not refer to ``owner``.
         """
-        bound = list(self.named_parameters())
-        for _, parameter in bound:
-            parameter.release()
-        for name, parameter in bound:
-            parameter.bind(source, name)
+        self.release()
+        bound = []
+        for name, parameter in self.named_parameters():
+            with contextlib.suppress(KeyError):
+                source.read(name)
+                parameter.bind(source, name)
+                bound.append(parameter)
         if owner is not None:
-            weakref.finalize(owner, _release, [p for _, p in bound], source).atexit = False
+            weakref.finalize(owner, _release, bound, source).atexit = False
 
     def release(self, source: Source | None = None) -> None:
         """Pull the weights back from the source they are bound to (only ``source``, if given)."""
