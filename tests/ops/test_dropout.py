@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convloom.ir import ShapeError, TensorSpec
-from convloom.ops import COUNTER_SPEC, Dropout
+from convloom.ops import COUNTER_SPEC, Dropout, DropoutGrad
 from convloom.ops.control import counter_vector
 from convloom.random import bits, stream_id
 from tests import zoo
@@ -75,6 +75,12 @@ def test_values_that_are_not_finite() -> None:
 
 def test_prediction_drops_nothing() -> None:
     assert Dropout(0.5).inference() is None
+
+
+def test_flops_count_the_product_alone() -> None:
+    x, mask = TensorSpec((4, 5)), TensorSpec((4, 5), "uint8")
+    assert Dropout(0.5).flops((x, COUNTER_SPEC), (x, mask)) == 20
+    assert DropoutGrad(0.5).flops((x, mask), (x,)) == 20
 
 
 def test_no_samples() -> None:

@@ -183,5 +183,9 @@ def test_no_parameters() -> None:
 def test_flops_and_bytes() -> None:
     op, inputs = SGD((1.0,), (1.0,)), (HYPER_SPEC, W, W, W)
     assert op.flops(inputs, (W, W)) == 6 * 3
+    assert SGD((1.0,), (1.0,), nesterov=True).flops(inputs, (W, W)) == 8 * 3
+    assert AdamW((1.0,), (1.0,)).flops((*inputs, W), (W, W, W)) == 14 * 3
+    norm = TensorSpec((1,), "float64")
+    assert SGD((1.0,), (1.0,), clip=True).flops((HYPER_SPEC, norm, W, W, W), (W, W)) == 7 * 3
     assert op.nbytes(inputs, (W, W)) == 72 + 5 * 12
     assert GradientNorm().flops((W, W), (TensorSpec((1,), "float64"),)) == 12

@@ -77,6 +77,10 @@ class Dropout(_DropRate, Op):
         assert dy is not None
         return [*scope.add(DropoutGrad(self.p), dy, scope.node.outputs[1]), None]
 
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        """One multiplication an element; drawing the mask is integer work."""
+        return inputs[0].size
+
     def inference(self) -> Op | None:
         return None
 

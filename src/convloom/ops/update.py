@@ -8,6 +8,7 @@ Sources: torch.optim.SGD, torch.optim.AdamW, torch.nn.utils.clip_grad_norm_.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -55,7 +56,6 @@ class _Update(Op):
 
     differentiable: ClassVar[bool] = False
     states: ClassVar[int] = 1
-    work: ClassVar[int] = 0
 
     decay: tuple[float, ...]
     rate: tuple[float, ...]
@@ -120,11 +120,16 @@ class _Update(Op):
             updated.append(self.step(mine, p, g, *states))
         return tuple(made[j] for j in range(1 + self.states) for made in updated)
 
+    @abstractmethod
     def step(
         self, hyper: Mapping[str, float], p: np.ndarray, g: np.ndarray, *states: np.ndarray
     ) -> tuple[np.ndarray, ...]:
         """New parameter and states of one parameter; ``hyper`` has its multipliers applied."""
-        raise NotImplementedError
+
+    @property
+    @abstractmethod
+    def work(self) -> int:
+        """Floating-point operations an element, clipping apart."""
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         elements = sum(spec.size for spec in outputs[: self.count])
@@ -146,9 +151,11 @@ class SGD(_Update):
     start at 0.
     """
 
-    work: ClassVar[int] = 6
-
     nesterov: bool = False
+
+    @property
+    def work(self) -> int:
+        return 8 if self.nesterov else 6
 
     def step(
         self, hyper: Mapping[str, float], p: np.ndarray, g: np.ndarray, *states: np.ndarray
@@ -174,7 +181,10 @@ class AdamW(_Update):
     """
 
     states: ClassVar[int] = 2
-    work: ClassVar[int] = 14
+
+    @property
+    def work(self) -> int:
+        return 14
 
     def step(
         self, hyper: Mapping[str, float], p: np.ndarray, g: np.ndarray, *states: np.ndarray
