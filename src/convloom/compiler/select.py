@@ -35,7 +35,7 @@ def select_kernels(graph: Graph, backend: Backend, kernels: str) -> tuple[Step, 
                 node=node,
                 selection=selection,
                 flops=node.op.flops(inputs, outputs),
-                nbytes=sum(spec.nbytes for spec in (*inputs, *outputs)),
+                nbytes=node.op.nbytes(inputs, outputs),
                 workspace=f"{node.outputs[0]}.workspace" if selection.workspace else None,
             )
         )
