@@ -179,6 +179,21 @@ def test_a_loaded_network_can_be_a_part(tmp_path: Any) -> None:
     assert graph.named(Role.PARAMETER) == ("1.0.weight", "1.0.bias")
     assert set(model.state_dict()) == {"1.0.weight", "1.0.bias"}
 
+    twice = nn.Sequential(model[1], nn.ReLU(), nn.load(tmp_path / "body"), model[1])
+    streams = [n.op.stream for n in twice.trace((2, 4, 4)).nodes if n.op.name == "Dropout"]
+    assert len(set(streams)) == 3
+
+
+def test_what_the_output_does_not_need_is_left_out() -> None:
+    def forward(self: Any, x: Any) -> Any:
+        self.side(functional.dropout(x))
+        return functional.max_pool2d(x, 2)
+
+    graph = traced(forward, side=nn.Conv2d(2, 2, 1))
+    assert layers(graph) == [("max_pool2d", "MaxPool2d")]
+    assert set(graph.specs) == {"input", "output", "max_pool2d.index"}
+    assert set(graph.roles) == {"input"}
+
 
 # ---- what cannot be traced
 
@@ -211,8 +226,8 @@ kept: list[Any] = []
         (lambda self, x: 2 - x, r"- between tensors"),
         (lambda self, x: x @ x, r"@ between tensors"),
         (lambda self, x: x[:, 0], r"indexing"),
-        (lambda self, x: x + 1, r"a tensor was added to a int"),
-        (lambda self, x: x + self.w, r"added to a Parameter"),
+        (lambda self, x: x + 1, r"a tensor was added to a value of type int"),
+        (lambda self, x: x + self.w, r"added to a value of type Parameter"),
         (lambda self, x: x.softmax(1), r"tensors have no \.softmax"),
         (lambda self, x: x.flatten(0), r"would merge the batch"),
         (lambda self, x: x.view(3 * 2, 16), r"batch must stay first"),

@@ -21,7 +21,7 @@ from convloom.nn.module import Module, Normalization
 from convloom.nn.parameter import Parameter, WeightsError
 from convloom.nn.runtime import set_predictor
 from convloom.nn.serialization import load, load_weights
-from convloom.nn.tracing import SymbolicTensor, TraceError
+from convloom.nn.tensor import SymbolicTensor, TraceError
 
 __all__ = [
     "ArgumentError",

@@ -8,7 +8,7 @@ from typing import Any
 from convloom.ir import ShapeError
 from convloom.nn import arguments
 from convloom.nn.parameter import Parameter
-from convloom.nn.tracing import SymbolicTensor, TraceError
+from convloom.nn.tensor import SymbolicTensor, TraceError
 from convloom.ops import AvgPool2d, Concat, Conv2d, Linear, MaxPool2d
 
 _Size = int | tuple[int, int]

@@ -8,7 +8,7 @@ from typing import Any
 
 from convloom.nn.module import Module
 from convloom.nn.parameter import Parameter
-from convloom.nn.tracing import SymbolicTensor
+from convloom.nn.tensor import SymbolicTensor
 from convloom.ops import Op
 
 

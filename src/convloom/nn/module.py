@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +13,11 @@ import numpy as np
 from convloom.ir import ConvloomError, Graph, ShapeError
 from convloom.nn import runtime
 from convloom.nn.arguments import whole
-from convloom.nn.parameter import Parameter, Source, WeightsError, as_float32
-from convloom.nn.tracing import TraceError, Tracer, first_tensor
+from convloom.nn.parameter import Parameter, Source
+from convloom.nn.tensor import TraceError
+from convloom.nn.tracing import Tracer, first_tensor
+from convloom.nn.weights import match
 
-_PREFIX = "module."
 _Path = str | os.PathLike[str]
 
 
@@ -242,32 +242,10 @@ class Module:
             WeightsError: naming every key that is missing, unexpected or of another shape.
         """
         own = dict(self.named_parameters(remove_duplicate=False))
-        given = _without_prefix(state_dict, own)
-        missing = tuple(name for name in own if name not in given)
-        unexpected = tuple(key for key in given if key not in own)
-        title = type(self).__name__
-        if own and len(missing) == len(own):
-            raise WeightsError(
-                f"{title}: no key matches; the network has {_listed(own, 6)}, the weights "
-                f"have {_listed(given, 6)}"
-            )
-        faults: list[str] = []
-        if strict and missing:
-            faults.append(f"missing {_listed(missing)}")
-        if strict and unexpected:
-            faults.append(f"unexpected {_listed(unexpected)}")
-        arrays: dict[str, np.ndarray] = {}
-        for name in (name for name in own if name in given):
-            arrays[name] = as_float32(given[name], f"the value of {name!r}")
-            if arrays[name].shape != own[name].shape:
-                faults.append(
-                    f"{name!r} has shape {arrays[name].shape}, the network needs {own[name].shape}"
-                )
-        if faults:
-            raise WeightsError(f"{title}: the weights do not fit: {'; '.join(faults)}")
-        for name, array in arrays.items():
+        matched = match(state_dict, own, strict=strict, title=type(self).__name__)
+        for name, array in matched.arrays.items():
             own[name].data = array
-        return LoadedKeys(missing, unexpected)
+        return LoadedKeys(matched.missing, matched.unexpected)
 
     def bind(self, source: Source, owner: object | None = None) -> None:
         """Let the weights live in ``source``, which holds them already under their names here.
@@ -423,33 +401,6 @@ class Module:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _listed(names: Iterable[str], most: int | None = None) -> str:
-    shown = [repr(name) for name in names]
-    more = f" and {len(shown) - most} more" if most is not None and len(shown) > most else ""
-    return (", ".join(shown[:most]) or "no keys") + more
-
-
-def _without_prefix(state: Mapping[str, Any], own: Mapping[str, Parameter]) -> dict[str, Any]:
-    """The weights with ``module.`` stripped once from keys that fit only so."""
-    if not isinstance(state, Mapping):
-        raise WeightsError(f"load_state_dict takes a dict of arrays, not {type(state).__name__}")
-    stripped = {
-        key: key.removeprefix(_PREFIX)
-        for key in state
-        if key not in own
-        and str(key).startswith(_PREFIX)
-        and key.removeprefix(_PREFIX) in own
-        and key.removeprefix(_PREFIX) not in state
-    }
-    if stripped:
-        warnings.warn(
-            f"{len(stripped)} keys begin with {_PREFIX!r} (as saved from DataParallel); they were "
-            "loaded without it",
-            stacklevel=3,
-        )
-    return {stripped.get(key, key): value for key, value in state.items()}
 
 
 def _release(parameters: Sequence[Parameter], source: Source) -> None:

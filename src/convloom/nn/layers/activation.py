@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convloom.nn import functional
 from convloom.nn.layers.base import Layer
-from convloom.nn.tracing import SymbolicTensor
+from convloom.nn.tensor import SymbolicTensor
 
 
 class ReLU(Layer):

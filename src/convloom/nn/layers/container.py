@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from convloom.nn.module import Module
 from convloom.nn.parameter import Parameter
-from convloom.nn.tracing import SymbolicTensor, TraceError
+from convloom.nn.tensor import SymbolicTensor, TraceError
 
 
 class _Ordered(Module):

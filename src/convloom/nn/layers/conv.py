@@ -10,7 +10,7 @@ from convloom.nn import init as initialisers
 from convloom.nn.arguments import ArgumentError, conv_geometry, no_placement, pair, whole
 from convloom.nn.layers.base import Layer, named
 from convloom.nn.parameter import Parameter
-from convloom.nn.tracing import SymbolicTensor
+from convloom.nn.tensor import SymbolicTensor
 
 _Size = int | tuple[int, int]
 

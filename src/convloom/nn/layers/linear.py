@@ -9,7 +9,7 @@ from convloom.nn import init as initialisers
 from convloom.nn.arguments import no_placement, whole
 from convloom.nn.layers.base import Layer, named
 from convloom.nn.parameter import Parameter
-from convloom.nn.tracing import SymbolicTensor
+from convloom.nn.tensor import SymbolicTensor
 
 
 class Linear(Layer):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from convloom.nn import functional
 from convloom.nn.arguments import no_divisor, no_indices, pool_window
 from convloom.nn.layers.base import Layer, named
-from convloom.nn.tracing import SymbolicTensor
+from convloom.nn.tensor import SymbolicTensor
 
 _Size = int | tuple[int, int]
 

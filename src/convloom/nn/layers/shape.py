@@ -7,7 +7,7 @@ from typing import Any
 from convloom.ir import ShapeError
 from convloom.nn import functional
 from convloom.nn.layers.base import Layer, named
-from convloom.nn.tracing import SymbolicTensor
+from convloom.nn.tensor import SymbolicTensor
 
 
 class Flatten(Layer):
