@@ -4,6 +4,9 @@ import gzip
 import hashlib
 import os
 import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -145,6 +148,13 @@ class TestSet:
         assert asked == 4
         assert load("tiny")[0].digest == train.digest
         assert len(site.asked) == asked
+
+    def test_a_wrong_wish_harms_no_cache(self, site: Site, known: KnownSet, cache: Path) -> None:
+        self.offer(site, "first")
+        load("tiny")
+        with pytest.raises(DataError, match="tiny has no coarse classes"):
+            load("tiny", coarse=True)
+        assert len(list((cache / "tiny").iterdir())) == 4
 
     def test_second_address(self, site: Site, known: KnownSet) -> None:
         self.offer(site, "second")
@@ -317,6 +327,44 @@ class TestArchive:
         with pytest.raises(DataError, match=r"what arrived was refused: expected the (md5|sha256)"):
             load("cifar100")
         assert list((cache / "cifar100").iterdir()) == []
+
+
+def test_a_killed_download_leaves_nothing_that_is_used(
+    site: Site, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process is killed in the middle of a file; the next one fetches it anew."""
+    contents = idx_contents()
+    known = known_idx("tiny", contents, (site.base,))
+    monkeypatch.setattr(catalog, "SETS", {"tiny": known})
+    for name, content in contents.items():
+        site.files[f"/{name}.gz"] = gzip.compress(content)
+    half_sent, killed = threading.Event(), threading.Event()
+
+    def hang(handler: BaseHTTPRequestHandler, content: bytes) -> bool:
+        if killed.is_set():
+            return True
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        handler.wfile.write(content[: len(content) // 2])
+        half_sent.set()
+        killed.wait(20)
+        return False
+
+    site.trouble = hang
+    url = f"{site.base}train-images-idx3-ubyte.gz"
+    program = (
+        "from pathlib import Path\n"
+        "from convloom.data import fetch\n"
+        f"with fetch.staging(Path({str(cache / 'tiny')!r})) as place:\n"
+        f"    fetch.transfer({url!r}, place / 'part', 10**6)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as process:
+        assert half_sent.wait(20)
+        process.kill()
+    killed.set()
+    assert [path.name for path in (cache / "tiny").iterdir() if path.is_file()] == []
+    assert len(load("tiny")[0]) == 30
 
 
 def test_abandoned_downloads_are_removed(tmp_path: Path) -> None:

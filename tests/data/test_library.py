@@ -52,6 +52,14 @@ class TestWhere:
         place(tmp_path / "anywhere", CONTENTS)
         assert data.info("tiny", tmp_path / "anywhere").folder == str(tmp_path / "anywhere")
 
+    def test_the_variable_names_the_folder_above(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place(tmp_path / "files", CONTENTS)
+        monkeypatch.setenv("CONVLOOM_DATA", str(tmp_path / "files"))
+        with pytest.raises(DataError, match=f"there is no folder {tmp_path / 'files' / 'tiny'}"):
+            data.info("tiny")
+
     def test_a_given_folder_without_it_is_said(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

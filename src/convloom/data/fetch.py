@@ -66,25 +66,21 @@ def fetch_set(
     Returns:
         [(address, why it failed)], empty if all files are in place now.
     """
-    failures: list[tuple[str, str]] = []
-    given_up: set[str] = set()
+    failures: dict[str, tuple[str, str]] = {}
     for download in known.downloads:
         if not set(download.files) & set(files):
             continue
-        done = False
         for url in download.urls:
             mirror = url.rsplit("/", 1)[0]
-            if mirror in given_up:  # it would let us wait for each file anew
+            if mirror in failures:  # it would let us wait for each file anew
                 continue
             try:
                 _fetch(known, download, url, folder, progress)
-                done = True
                 break
             except FetchError as error:
-                failures.append((url, str(error)))
-                given_up.add(mirror)
-        if not done:
-            return failures
+                failures[mirror] = (url, str(error))
+        else:
+            return list(failures.values())
     return []
 
 

@@ -155,19 +155,22 @@ class _Cifar:
             files = cifar.read_archive(paths[self.test], self.label_classes, names)
         else:
             files = {name: cifar.read(paths[name], self.label_classes) for name in names}
-        test = files[self.test]
-        return Reading(
-            self._arrays([files[name] for name in self.train]),
-            self._arrays([test]),
-            {name: records.digest for name, records in files.items()},
-        )
+        digests = {name: records.digest for name, records in files.items()}
+        return Reading(_joined(files, self.train), _joined(files, (self.test,)), digests)
 
-    @staticmethod
-    def _arrays(parts: list[cifar.Records]) -> Arrays:
-        labels = np.concatenate([part.labels for part in parts]).astype(np.int64)
-        if len(parts) == 1:
-            return parts[0].images, labels
-        return np.concatenate([part.images for part in parts]), labels
+
+def _joined(files: dict[str, cifar.Records], names: tuple[str, ...]) -> Arrays:
+    """Some files' images and labels as one; each file's memory is freed as soon as it is copied."""
+    labels = np.concatenate([files[name].labels for name in names]).astype(np.int64)
+    if len(names) == 1:
+        return files.pop(names[0]).images, labels
+    images = np.empty((len(labels), *cifar.SHAPE), np.uint8)
+    end = 0
+    for name in names:
+        part = files.pop(name).images
+        start, end = end, end + len(part)
+        images[start:end] = part
+    return images, labels
 
 
 _CIFAR10_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))

@@ -134,7 +134,10 @@ def load(
     known = catalog.find(os.fspath(name))
     if known is None and Path(name).expanduser().is_dir():
         return _load_folder(Path(name).expanduser(), coarse)
-    loaded = _load(known or catalog.get(os.fspath(name)), data_dir, coarse, progress)
+    known = known or catalog.get(os.fspath(name))
+    if coarse and not known.coarse:
+        raise DataError(f"{known.name} has no coarse classes; only cifar100 does")
+    loaded = _load(known, data_dir, coarse, progress)
     return loaded.train, loaded.test
 
 
@@ -208,10 +211,9 @@ def _load(
     if loaded is not None:
         return loaded
     tried += _fetch(known, progress)
-    cache = next((p for p in locate.places(known, None) if p.owned), None)
-    found = locate.look(known, cache) if cache else "it is shipped with convloom; install it again"
-    if isinstance(found, Found):
-        return _read_owned(known, found, coarse)
+    for place in locate.places(known, None):
+        if place.owned and isinstance(found := locate.look(known, place), Found):
+            return _read_owned(known, found, coarse)
     raise DataError(_nowhere(known, tried))
 
 
@@ -301,8 +303,6 @@ def _owner(digest: str) -> tuple[str, str] | None:
 
 
 def _assemble(known: KnownSet, found: Found, reading: Reading, coarse: bool) -> _Loaded:
-    if coarse and not known.coarse:
-        raise DataError(f"{known.name} has no coarse classes; only cifar100 does")
     for images, _ in (reading.train, reading.test):
         if images.shape[1:] != known.shape:
             raise DataError(
@@ -371,6 +371,8 @@ def _fetch(known: KnownSet, progress: Progress | None) -> list[tuple[str, str]]:
 
 
 def _nowhere(known: KnownSet, tried: list[tuple[str, str]]) -> str:
+    if not known.downloads and known.layout == "digits":
+        return f"{known.name} is a part of convloom, but is missing here; install convloom again"
     layout = layouts.LAYOUTS[known.layout]
     files = " or ".join([", ".join(layout.files), *layout.archives])
     package = f"run 'apt install {known.debian.name}', or " if known.debian else ""
@@ -423,6 +425,8 @@ def _file_info(known: KnownSet, loaded: _Loaded, name: str) -> FileInfo:
 def _load_folder(folder: Path, coarse: bool) -> tuple[ArrayDataset, ArrayDataset]:
     """A person's own folder, in whichever layout its files have."""
     kind, layout = _recognise(folder)
+    if coarse and kind != "cifar100":
+        raise DataError("it has no coarse classes; only CIFAR-100's files do", folder)
     found = layout.find(folder)
     if missing := layout.missing(found):
         raise DataError(f"it lacks {', '.join(missing)} (each plain, .gz or .xz)", folder)

@@ -47,8 +47,8 @@ def places(known: KnownSet, data_dir: str | os.PathLike[str] | None) -> tuple[Pl
     if known.layout == "digits":
         return (Place("convloom itself", (BUNDLED,)),)
     return (
-        _given("--data-dir", data_dir, known.name),
-        _given("$CONVLOOM_DATA", os.environ.get("CONVLOOM_DATA") or None, known.name),
+        _data_dir(data_dir, known.name),
+        _variable(known.name),
         Place("the cache", (cache_folder() / known.name,), owned=True),
         Place(
             "the system's data sets", tuple(root / _system_name(known) for root in SYSTEM_FOLDERS)
@@ -82,11 +82,18 @@ def look(known: KnownSet, place: Place) -> Found | str:
     return f"there is no folder {place.folders[0]}"
 
 
-def _given(title: str, folder: str | os.PathLike[str] | None, name: str) -> Place:
+def _data_dir(folder: str | os.PathLike[str] | None, name: str) -> Place:
     if folder is None:
-        return Place(title, absent="not given" if title.startswith("-") else "not set")
+        return Place("--data-dir", absent="not given")
     root = Path(folder).expanduser()
-    return Place(title, (root / name, root))
+    return Place("--data-dir", (root / name, root))
+
+
+def _variable(name: str) -> Place:
+    folder = os.environ.get("CONVLOOM_DATA")
+    if not folder:
+        return Place("$CONVLOOM_DATA", absent="not set")
+    return Place("$CONVLOOM_DATA", (Path(folder).expanduser() / name,))
 
 
 def _system_name(known: KnownSet) -> str:
