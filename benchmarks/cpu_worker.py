@@ -19,7 +19,9 @@ Step = Callable[[], object]
 BATCHES = 8
 
 
-def batches(shape: tuple[int, ...], count: int, classes: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def batches(
+    shape: tuple[int, ...], count: int, classes: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
     """Random normalised images and labels, the same for both contenders."""
     draw = np.random.default_rng(0)
     return [
@@ -36,9 +38,7 @@ def network(spec: dict[str, Any]) -> Any:
     from convloom.nn import models
 
     shape = tuple(spec["input_shape"])
-    return models.build(
-        spec["network"], num_classes=10, in_channels=shape[0], image_size=shape[1:]
-    )
+    return models.build(spec["network"], num_classes=10, in_channels=shape[0], image_size=shape[1:])
 
 
 def convloom_network(spec: dict[str, Any]) -> tuple[Step, int]:
@@ -66,9 +66,7 @@ def pytorch_network(spec: dict[str, Any]) -> tuple[Step, int]:
     model = network(spec)
     twin = TorchTwin(model.trace(shape, size), model.state_dict())
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.01, momentum=0.9)
-    data = [
-        (torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(shape, size, 10)
-    ]
+    data = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(shape, size, 10)]
 
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         optimizer.zero_grad()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from convloom.ir import Graph, Node, Role
 
@@ -18,7 +18,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class TorchTwin(torch.nn.Module):
-    """The forward graph as a torch module; parameters keep their names (dots become underscores)."""
+    """The forward graph as a torch module; parameters keep their names, dots as underscores."""
 
     def __init__(self, graph: Graph, weights: dict[str, Any]) -> None:
         super().__init__()
@@ -44,31 +44,31 @@ def _arguments(node: Node, known: Tensors) -> list[torch.Tensor]:
 
 def _conv2d(op: Any) -> Callable[..., torch.Tensor]:
     def call(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
-        return F.conv2d(x, w, b, op.stride, op.padding, op.dilation, op.groups)
+        return functional.conv2d(x, w, b, op.stride, op.padding, op.dilation, op.groups)
 
     return call
 
 
 def _max_pool2d(op: Any) -> Callable[..., torch.Tensor]:
-    return lambda x: F.max_pool2d(
+    return lambda x: functional.max_pool2d(
         x, op.kernel, op.stride, op.padding, op.dilation, ceil_mode=op.ceil_mode
     )
 
 
 def _avg_pool2d(op: Any) -> Callable[..., torch.Tensor]:
-    return lambda x: F.avg_pool2d(
+    return lambda x: functional.avg_pool2d(
         x, op.kernel, op.stride, op.padding, op.ceil_mode, op.count_include_pad
     )
 
 
 _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
     "Conv2d": _conv2d,
-    "Linear": lambda op: F.linear,
-    "ReLU": lambda op: F.relu,
+    "Linear": lambda op: functional.linear,
+    "ReLU": lambda op: functional.relu,
     "MaxPool2d": _max_pool2d,
     "AvgPool2d": _avg_pool2d,
     "Flatten": lambda op: lambda x: x.flatten(1),
     "Add": lambda op: torch.add,
     "Concat": lambda op: lambda *parts: torch.cat(parts, 1),
-    "Dropout": lambda op: lambda x: F.dropout(x, op.p, True),
+    "Dropout": lambda op: lambda x: functional.dropout(x, op.p, True),
 }

@@ -213,9 +213,7 @@ def _weight_and_bias(rw: Rewriter, wgrad: Node, accepts: Accepts) -> None:
         return
     dy = wgrad.inputs[1]
     biases = [
-        node
-        for node in rw.readers(dy)
-        if type(node.op) is BiasGrad and node.layer == wgrad.layer
+        node for node in rw.readers(dy) if type(node.op) is BiasGrad and node.layer == wgrad.layer
     ]
     if len(biases) != 1:
         return

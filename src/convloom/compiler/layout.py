@@ -8,7 +8,8 @@ logical order; a shared weight), the Flatten becomes a real step that reorders.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from convloom.backends.base import LayoutPolicy
 from convloom.ir import KRSC, NHWC, ROW_MAJOR, Graph, Layout, Node, Role, flattened_nhwc
@@ -29,9 +30,13 @@ from convloom.ops import (
 #: Ops that read and write tensors of one shape element by element, whatever their order in memory.
 _ELEMENTWISE = (Add, ReLU, ReLUGrad)
 #: {op: (operands in activation order, the weight-shaped operand)}; outputs count after inputs.
-_LINEAR = {Linear: (0, 1), LinearDgrad: (2, 1), LinearWgrad: (0, 2)}
+_LINEAR: Mapping[Any, tuple[int, int]] = {
+    Linear: (0, 1),
+    LinearDgrad: (2, 1),
+    LinearWgrad: (0, 2),
+}
 #: {op: index of its filter-shaped operand}; outputs count after inputs.
-_CONV = {Conv2d: 1, Conv2dDgrad: 1, Conv2dWgrad: 2}
+_CONV: Mapping[Any, int] = {Conv2d: 1, Conv2dDgrad: 1, Conv2dWgrad: 2}
 
 
 def choose_layouts(graph: Graph, policy: LayoutPolicy) -> Graph:
@@ -68,7 +73,7 @@ def _filter_layouts(graph: Graph) -> dict[str, Layout]:
     return {operand(node, at): KRSC for node, at in _nodes_of(graph, _CONV)}
 
 
-def _nodes_of(graph: Graph, table: dict[type, int]) -> Iterable[tuple[Node, int]]:
+def _nodes_of(graph: Graph, table: Mapping[Any, int]) -> Iterable[tuple[Node, int]]:
     for node in graph.nodes:
         at = table.get(type(node.op))
         if at is not None:

@@ -167,4 +167,3 @@ def _bound(lives: Sequence[_Life], end: int) -> int:
         live += delta
         peak = max(peak, live)
     return peak
-

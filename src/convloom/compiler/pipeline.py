@@ -1,4 +1,7 @@
-"""The passes in order: layout, fuse, select, memory. Autodiff and updates come before, in training/."""
+"""The passes in order: layout, fuse, select, memory.
+
+Autodiff and updates come before: training/graphs.py puts whole training steps together.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from convloom.backends import Executable, Storage, get_backend, resolve_device
 from convloom.compiler import compile_graph
-from convloom.ir import ConvloomError, Graph, Plan, Role, ShapeError
+from convloom.ir import ConvloomError, Graph, Plan, ShapeError
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
 from convloom.training.graphs import (
@@ -38,6 +38,9 @@ _KEPT_EXECUTABLES = 6
 
 class Engine:
     """Runs training, evaluation and prediction steps of one model.
+
+    With an optimizer the engine becomes the home of the model's weights: ``model.state_dict()``
+    reads from here. Without one it works on a copy, which ``pull_weights`` renews.
 
     Args:
         model: the network; parameters not set yet are drawn with ``seed``.
@@ -192,6 +195,13 @@ class Engine:
             else:
                 self.write(name, value)
 
+    def pull_weights(self) -> None:
+        """Take over the model's current weights."""
+        weights = self.model.state_dict()
+        for name in self._storage.layouts:
+            if name in weights:
+                self._storage.write(name, weights[name])
+
     def watched_step(self, images: np.ndarray, targets: np.ndarray) -> str | None:
         """A training step run one kernel at a time.
 
@@ -247,17 +257,15 @@ class Engine:
         trains = self.loss is not None and self.optimizer is not None
         plan = self._training_plan(1, INDEX) if trains else self._prediction(1)
         self.model.initialize(self.seed)
-        storage = self._backend.storage(plan)
-        weights = self.model.state_dict()
-        for name in plan.graph.named(Role.PARAMETER):
-            storage.write(name, weights[name])
-        self._storage = storage
+        self._storage = storage = self._backend.storage(plan)
+        self.pull_weights()
         if "loss.grad" in storage.layouts:
             storage.write("loss.grad", np.ones((), np.float32))
         self.set_hyper(**self._initial_hyper)
         if self.max_norm is not None:
             self.set_hyper(max_norm=self.max_norm)
-        self.model.bind(self)
+        if trains:
+            self.model.bind(self)
         return storage
 
     def _executable(self, key: tuple[Any, ...], plan: Callable[[], Plan]) -> Executable:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary, proxy
 
 import numpy as np
 
-from convloom.ir import ConvloomError, ShapeError
+from convloom.ir import ConvloomError, Graph, ShapeError
 from convloom.training.engine import Engine
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def predict(
         images = images[None]
     if images.ndim != 4:
         raise ShapeError(f"predict takes images of shape (N, C, H, W), it got {images.shape}")
-    shape = (images.shape[1], images.shape[2], images.shape[3])
-    engine = Engine(model, input_shape=model.input_shape or shape, device=device)
+    engine = _engine_for(model, images.shape[1:], device)
     parts = [
         engine.predict(normalised(model, images[start : start + batch_size]))
         for start in range(0, len(images), batch_size)
@@ -40,6 +40,25 @@ def predict(
     if not parts:
         return np.zeros((0, engine.classes), np.float32)
     return softmax(np.concatenate(parts))
+
+
+#: {model: (device, its graph for one image, engine)}: plans are kept from one call to the next.
+_engines: WeakKeyDictionary[Module, tuple[str, Graph, Engine]] = WeakKeyDictionary()
+
+
+def _engine_for(model: Module, shape: tuple[int, ...], device: str) -> Engine:
+    """An engine with the model's current structure and weights."""
+    channels, height, width = model.input_shape or shape
+    graph = model.trace((channels, height, width), 1)
+    known = _engines.get(model)
+    if known is not None and known[:2] == (device, graph):
+        known[2].pull_weights()
+        return known[2]
+    # An engine that held its model would keep itself in the dictionary for ever.
+    weak = cast("Module", proxy(model))
+    engine = Engine(weak, input_shape=(channels, height, width), device=device)
+    _engines[model] = (device, graph, engine)
+    return engine
 
 
 def normalised(model: Module, images: np.ndarray) -> np.ndarray:
@@ -54,7 +73,8 @@ def normalised(model: Module, images: np.ndarray) -> np.ndarray:
             "as in training; pass float32 images"
         )
     mean, std = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in model.normalization)
-    return (images.astype(np.float32) / np.float32(255) - mean) / std
+    scaled: np.ndarray = (images.astype(np.float32) / np.float32(255) - mean) / std
+    return scaled
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

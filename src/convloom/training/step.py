@@ -100,11 +100,12 @@ def compile(
     """
     if batch_size < 1:
         raise ShapeError(f"batch_size must be at least 1, it is {batch_size}")
+    channels, height, width = input_shape
     engine = Engine(
         model,
         loss=loss,
         optimizer=optimizer,
-        input_shape=tuple(input_shape),
+        input_shape=(channels, height, width),
         device=device,
         kernels=kernels,
         seed=seed,
