@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -115,7 +116,7 @@ class TestCompiler:
         log.unlink()
 
     def test_cxx_is_obeyed(self, monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
-        monkeypatch.setenv("CXX", f"{compiler.command[0]} -DEXTRA")
+        monkeypatch.setenv("CXX", f"{shlex.join(compiler.command)} -DEXTRA")
         wished = find_compiler()
         assert wished is not None
         assert wished.command[-1] == "-DEXTRA"

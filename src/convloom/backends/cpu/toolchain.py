@@ -48,7 +48,7 @@ class Compiler:
 
     command: tuple[str, ...]
     identity: str
-    flags: tuple[str, ...] = FLAGS
+    flags: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ def _find_compiler(wished: str, path: str) -> Compiler | None:
     for candidate in _CANDIDATES:
         found = shutil.which(candidate, path=path)
         if found and (identity := _identity((found,))):
-            return Compiler((found,), identity, (*FLAGS, "-Wl,--as-needed"))
+            return Compiler((found,), identity, _flags((found,)))
     return _zig()
 
 
@@ -92,16 +92,25 @@ def _wished_compiler(wished: str) -> Compiler:
         raise CompilerError(
             f"CXX={wished} is not a compiler that runs here; correct CXX or unset it"
         )
-    return Compiler((found, *command[1:]), identity)
+    command = (found, *command[1:])
+    return Compiler(command, identity, _flags(command))
 
 
 def _zig() -> Compiler | None:
     if importlib.util.find_spec("ziglang") is None:
         return None
-    version = importlib.metadata.version("ziglang")
-    # Without -nostdlib++ zig would first build a C++ standard library, for most of a minute.
-    flags = (*FLAGS, "-nostdlib++", "-fno-sanitize=undefined", "-Wno-unused-command-line-argument")
-    return Compiler((sys.executable, "-m", "ziglang", "c++"), f"ziglang {version}", flags)
+    command = (sys.executable, "-m", "ziglang", "c++")
+    # Asking zig itself would take longer than loading all kernels.
+    identity = f"ziglang {importlib.metadata.version('ziglang')}"
+    return Compiler(command, identity, _flags(command))
+
+
+def _flags(command: tuple[str, ...]) -> tuple[str, ...]:
+    """FLAGS and what this compiler needs besides."""
+    if "ziglang" in command or Path(command[0]).name == "zig":
+        # Without -nostdlib++ zig would first build a C++ standard library, for most of a minute.
+        return (*FLAGS, "-nostdlib++", "-fno-sanitize=undefined", "-g0")
+    return (*FLAGS, "-Wl,--as-needed")  # the driver links libstdc++, which nothing here uses
 
 
 def _identity(command: tuple[str, ...]) -> str:
