@@ -29,6 +29,11 @@ from convloom.backends.cpu.selectors.conv2d_problem import (
     specialise,
     strip_count,
 )
+from convloom.backends.cpu.selectors.conv2d_sparse import (
+    SparseTensors,
+    sparse_grad,
+    sparse_pays,
+)
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from convloom.ops.fused import (
@@ -62,7 +67,7 @@ def select(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selecti
     if isinstance(op, Conv2dWgrad | FusedConv2dWgrad):
         return _wgrad(op, node, specs)
     if isinstance(op, PooledConv2dGrad):
-        return _pooled_grad(op, node, specs)
+        return _pooled_grad(op, node, specs, kernels)
     return None
 
 
@@ -380,23 +385,31 @@ def _wgrad_rows(problem: Problem, row: int, block: int, span: int) -> int:
 
 
 def _pooled_grad(
-    op: PooledConv2dGrad, node: Node, specs: Mapping[str, TensorSpec]
+    op: PooledConv2dGrad, node: Node, specs: Mapping[str, TensorSpec], kernels: str
 ) -> Selection | None:
     x, w, dyp, index = node.inputs
-    dw = node.outputs[0]
-    db = Tensor(node.outputs[1]) if op.has_bias else ABSENT
+    dw, dx = node.outputs[0], node.outputs[-1]
+    alike = ((dw, w), (index, dyp), *(((dx, x),) if op.needs_dx else ()))
     problem = problem_of(op, specs[x], specs[w], specs[dyp])
-    if not _alike(specs[dw], specs[w]) or not _alike(specs[index], specs[dyp]):
+    if problem.many_groups or not all(_alike(specs[a], specs[b]) for a, b in alike):
         return None
-    phases, nbytes = _wgrad_phases(problem, Tensor(x), Tensor(dyp), Tensor(index), Tensor(dw), db)
-    if op.needs_dx:
-        dx = node.outputs[-1]
-        if not _alike(specs[dx], specs[x]):
-            return None
-        mask = Tensor(x) if op.mask == RELU else ABSENT
-        more, own = _dgrad_phases(
-            problem, Tensor(dyp), Tensor(index), Tensor(w), mask, Tensor(dx), 0
-        )
+    tensors = SparseTensors(
+        *(Tensor(x), Tensor(w), Tensor(dyp), Tensor(index), Tensor(dw)),
+        db=Tensor(node.outputs[1]) if op.has_bias else ABSENT,
+        dx=Tensor(dx) if op.needs_dx else ABSENT,
+        masked=op.mask == RELU,
+    )
+    if kernels != "dense" and sparse_pays(problem, op.needs_dx):
+        return sparse_grad(problem, tensors)
+    return _dense_pooled_grad(problem, tensors)
+
+
+def _dense_pooled_grad(problem: Problem, t: SparseTensors) -> Selection:
+    """The dense gradients; each expands the pooled gradient while it stages it."""
+    phases, nbytes = _wgrad_phases(problem, t.x, t.dyp, t.index, t.dw, t.db)
+    if t.dx != ABSENT:
+        mask = t.x if t.masked else ABSENT
+        more, own = _dgrad_phases(problem, t.dyp, t.index, t.w, mask, t.dx, 0)
         phases, nbytes = (*phases, *more), max(nbytes, own)
     return Selection("dense", "conv2d_wgrad", CpuLaunch(phases), nbytes)
 
