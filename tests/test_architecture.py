@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "cli": None,  # everything
 }
 #: Modules without dependencies of their own that all may use.
-ANYONE = ("random", "files", "ir.errors")
+ANYONE = ("random", "files", "normalise", "ir.errors")
 #: What the public face of the package consists of; only cli may import these.
 FACADE = ("__init__", "__main__", "optim")
 #: {library: the packages that may import it}; other libraries are free for all.

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from convloom.data import ArrayDataset, DataError, as_dataset, from_arrays, normalise, statistics
+from convloom.ir.errors import ShapeError
 
 rng = np.random.default_rng(0)
 IMAGES = rng.integers(0, 256, (12, 3, 5, 7)).astype(np.uint8)
@@ -146,9 +147,9 @@ def test_normalise_is_the_stated_formula() -> None:
     products = (IMAGES.astype(np.float64) * scale).astype(np.float32)  # rounded once, as stated
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, (products.astype(np.float64) + shift).astype(np.float32))
-    with pytest.raises(DataError, match=r"expected \(n, 1, H, W\)"):
+    with pytest.raises(ShapeError, match=r"expected \(n, 1, H, W\)"):
         normalise(IMAGES, (0.5,), (1.0,))
-    with pytest.raises(DataError, match="only uint8 pixels are normalised"):
+    with pytest.raises(ShapeError, match="only uint8 pixels are normalised"):
         normalise(found, mean, std)
 
 

@@ -12,7 +12,7 @@ from convloom.data.images import DecodedImage, decode_image
 from convloom.data.library import FileInfo, SetEntry, SetInfo, available, get, info, load
 from convloom.data.library import available as list  # data.list() reads as data.load() does
 from convloom.data.loader import Batch, Batches, Dataset
-from convloom.data.normalise import normalise
+from convloom.normalise import normalise
 
 __all__ = [
     "ArrayDataset",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from convloom.data.augment import Augmentation
 from convloom.data.errors import DataError
 from convloom.data.loader import Batches
-from convloom.data.normalise import normalise
+from convloom.normalise import normalise
 
 #: Axis lengths that images have as channels: grayscale, RGB, RGB with alpha.
 _CHANNELS = (1, 3, 4)

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from convloom.data import normalise
+from convloom import normalise
 from convloom.data.augment import Augmentation, Draws
 from convloom.data.errors import DataError
 from convloom.random import permutation

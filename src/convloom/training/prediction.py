@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary, proxy
 import numpy as np
 
 from convloom.ir import ConvloomError, Graph, ShapeError
+from convloom.normalise import normalise
 from convloom.training.engine import Engine
 
 if TYPE_CHECKING:
@@ -72,13 +73,12 @@ def normalised(model: Module, images: np.ndarray) -> np.ndarray:
             "this model was saved without its normalisation, so uint8 images cannot be scaled "
             "as in training; pass float32 images"
         )
-    mean, std = (np.asarray(v, np.float32).reshape(1, -1, 1, 1) for v in model.normalization)
-    scaled: np.ndarray = (images.astype(np.float32) / np.float32(255) - mean) / std
-    return scaled
+    return normalise(images, *model.normalization)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
     """Probabilities (N, classes) of logits, in float64 inside, float32 out."""
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
     powers = np.exp(shifted)
-    return (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+    probabilities: np.ndarray = (powers / powers.sum(axis=1, keepdims=True)).astype(np.float32)
+    return probabilities

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from convloom.data.errors import DataError
+from convloom.ir.errors import ShapeError
 
 
 def coefficients(mean: Sequence[float], std: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
@@ -27,12 +27,12 @@ def normalise(images: np.ndarray, mean: Sequence[float], std: Sequence[float]) -
     """uint8 images (n, C, H, W) as float32 of mean 0 and deviation 1.
 
     Raises:
-        DataError: images that are not uint8, or have another number of channels.
+        ShapeError: images that are not uint8, or have another number of channels.
     """
     if images.dtype != np.uint8:
-        raise DataError(f"only uint8 pixels are normalised, these are {images.dtype}")
+        raise ShapeError(f"only uint8 pixels are normalised, these are {images.dtype}")
     if images.ndim != 4 or images.shape[1] != len(mean):
-        raise DataError(f"images have shape {images.shape}; expected (n, {len(mean)}, H, W)")
+        raise ShapeError(f"images have shape {images.shape}; expected (n, {len(mean)}, H, W)")
     return apply(images, *coefficients(mean, std))
 
 
