@@ -1,0 +1,71 @@
+"""What the CUDA executors run: phases, each one kernel launch. On a GPU and in the simulator alike.
+
+A step is one or more phases on one stream (products of tiles; then their sum in fixed order).
+Nothing here needs a driver: plans for a GPU can be made, printed and compiled without one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """A kernel with its compile-time constants: one compiled function.
+
+    ``source`` is a path under kernels/cuda without its suffix (``conv2d_fprop/naive``). The file
+    defines ``template <class P> __global__ void NAME(...)`` with NAME the path with ``/`` as ``_``
+    (``conv2d_fprop_naive``); ``constants`` become ``static constexpr long long`` members of P.
+    """
+
+    source: str
+    constants: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel template."""
+        return self.source.replace("/", "_")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An argument: the device address of a tensor's buffer, plus a byte offset."""
+
+    name: str
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """An argument: an address inside the step's own workspace."""
+
+    offset: int = 0
+
+
+#: int arguments are ``long long`` in the kernel, float arguments ``float``; 0 is also a null
+#: pointer.
+Argument = Tensor | Workspace | int | float
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One kernel launch with a one-dimensional grid and block.
+
+    Attributes:
+        blocks: grid size, 1 to 2^31 - 1; 0 launches nothing.
+        threads: block size, a multiple of 32.
+        shared: bytes of dynamic shared memory.
+    """
+
+    kernel: Specialisation
+    arguments: tuple[Argument, ...]
+    blocks: int
+    threads: int
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """All phases of a step, in order, on one stream."""
+
+    phases: tuple[Phase, ...]
