@@ -34,6 +34,12 @@ def test_the_mask_compares_words_of_the_stream() -> None:
     np.testing.assert_array_equal(mask_of(Dropout(0.25, 5)), words >= 2**30)
 
 
+def test_a_word_equal_to_the_threshold_is_kept() -> None:
+    word = int(bits(3, 5, 7, 10, 1)[0])
+    assert mask_of(Dropout(word / 2**32, 5))[10] == 1
+    assert mask_of(Dropout((word + 1) / 2**32, 5))[10] == 0
+
+
 def test_masks_depend_on_seed_step_and_stream_alone() -> None:
     first = mask_of(Dropout(0.5, 5))
     np.testing.assert_array_equal(first, mask_of(Dropout(0.5, 5)))
