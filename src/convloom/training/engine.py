@@ -40,7 +40,7 @@ class Engine:
     """Runs training, evaluation and prediction steps of one model.
 
     With an optimizer the engine becomes the home of the model's weights: ``model.state_dict()``
-    reads from here. Without one it works on a copy, which ``pull_weights`` renews.
+    reads its memory for as long as the engine lives, and gets the values back afterwards. Without one it works on a copy, which ``pull_weights`` renews.
 
     Args:
         model: the network; parameters not set yet are drawn with ``seed``.
@@ -265,7 +265,7 @@ class Engine:
         if self.max_norm is not None:
             self.set_hyper(max_norm=self.max_norm)
         if trains:
-            self.model.bind(self)
+            self.model.bind(storage, owner=self)
         return storage
 
     def _executable(self, key: tuple[Any, ...], plan: Callable[[], Plan]) -> Executable:

@@ -149,9 +149,10 @@ def vjp(
         y, *grads = _compiled(graph, values, names, device, kernels)
     by_name = dict(zip(wanted, grads, strict=True))
     dx = by_name.pop("input", np.zeros_like(x))
+    weights = model.state_dict()
     missing = {
-        name: np.zeros_like(value)
-        for name, value in model.state_dict().items()
+        name: np.zeros_like(weights[name])
+        for name, _ in model.named_parameters()
         if name not in by_name
     }
     return y, dx, {**missing, **by_name}
