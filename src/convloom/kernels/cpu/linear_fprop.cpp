@@ -2,15 +2,16 @@
 //
 // Arguments: x (N,I), w (O,I), [b (O)], y (N,O), N. An item is OB outputs of NB samples. Vectors
 // run along i; a register tile holds TN x TO sums, each LANES wide, whose lanes are added once at
-// the end of a block of KC inputs. The blocks keep a tile's weights in the first-level cache and
-// the samples' part in the second while all tiles of the item pass.
+// the end of a block of KC inputs. All tiles of an item pass a block before the next is begun.
 // Limit: 2 loads (one of x, one of w) feed about 2 multiply-adds; FMA-bound where N is a few tiles.
 #include "reduce.h"
 
 namespace convloom {
 
 constexpr int FPROP_TN = VECTOR_REGISTERS >= 32 ? 4 : 2;
-constexpr long FPROP_KC = 1024;
+// At most this many inputs a block: longer ones mean fewer sums over lanes, but 64 samples' part
+// of a block should stay near the second-level cache.
+constexpr long FPROP_KC = 4608;
 
 // y (+)= the tile's sums over inputs [k, stop); the last block adds bias and activation.
 template <class P, int TN, int TO>
@@ -67,8 +68,9 @@ void linear_fprop(const Arg* args, long item, Worker*) {
     constexpr long oblocks = ceil_div(P::O, P::OB);
     const long o0 = item % oblocks * P::OB, o1 = min(o0 + P::OB, P::O);
     const long n0 = item / oblocks * P::NB, n1 = min(n0 + P::NB, N);
-    for (long k = 0; k < P::I; k += FPROP_KC) {
-        const long stop = min(k + FPROP_KC, P::I);
+    constexpr long KC = round_up(ceil_div(P::I, ceil_div(P::I, FPROP_KC)), LANES);
+    for (long k = 0; k < P::I; k += KC) {
+        const long stop = min(k + KC, P::I);
         long o = o0;
         for (; o + P::TO <= o1; o += P::TO)
             fprop_column<P, P::TO>(x, w + o * P::I, b + o, y + o, n0, n1, k, stop);

@@ -37,7 +37,8 @@ def select(node: Node, specs: _Specs, kernels: str) -> Selection | None:
 
 def _forward(node: Node, specs: _Specs) -> Phase:
     (n, inputs), (outputs, _) = specs[node.inputs[0]].shape, specs[node.inputs[1]].shape
-    tile = _tile(outputs, (5, 6, 4))
+    # A tile of 4 outputs sums its lanes at the least cost, one of 5 loads less for each product.
+    tile = _tile(outputs, (5, 4, 6, 4) if inputs >= 2048 else (4, 5, 6, 4))
     # Few outputs: split the samples. Many: an item keeps its weights and walks all samples.
     block, samples = (_round_up(outputs, tile), 16) if outputs <= 256 else (8 * tile, 64)
     kernel = Specialisation(
