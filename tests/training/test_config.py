@@ -45,7 +45,7 @@ def test_a_network_without_a_recipe_has_the_defaults() -> None:
 
 def test_what_a_config_makes() -> None:
     config = resolve({}, {"network": "lenet"})
-    assert config.make_optimizer() == SGD(0.03, 0.9, weight_decay=5e-4, nesterov=True)
+    assert config.make_optimizer() == SGD(0.05, 0.9, weight_decay=1e-3, nesterov=True)
     assert config.make_schedule() == OneCycle()
     config = resolve({}, {"network": "x", "optimizer": "adamw", "schedule": "one-cycle:warmup=1"})
     assert config.make_optimizer() == AdamW()
@@ -62,7 +62,7 @@ def test_another_optimiser_drops_the_recipes_rates() -> None:
 
 def test_no_momentum_means_no_nesterov_unless_it_was_asked_for() -> None:
     assert resolve({}, {"network": "lenet", "momentum": 0.0}).make_optimizer() == SGD(
-        0.03, 0.0, weight_decay=5e-4
+        0.05, 0.0, weight_decay=1e-3
     )
     with pytest.raises(ConfigError, match="nesterov needs a momentum"):
         resolve({}, {"network": "lenet", "momentum": 0.0, "nesterov": True})

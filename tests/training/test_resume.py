@@ -313,7 +313,7 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
     pixel[3, 0, 0, 0] ^= 1
     with pytest.raises(ResumeError, match="the training set was rows"):
         trainer(tmp_path).fit(replace(DATA, images=pixel), 2, HELD_OUT, resume=True)
-    with pytest.raises(ResumeError, match="the validation set was rows .* it is none"):
+    with pytest.raises(ResumeError, match=r"the validation set was rows .* it is none"):
         trainer(tmp_path).fit(DATA, 2, resume=True)
 
 
