@@ -106,6 +106,13 @@ class InterpretedEngine:
     def write(self, name: str, value: np.ndarray, /) -> None:
         self.held[name] = np.array(value)
 
+    def pull_weights(self) -> None:
+        for name, value in self.model.state_dict().items():
+            self.held[name] = value
+
+    def hold_weights(self) -> None:
+        self.model.bind(self)
+
     def plan(self, batch_size: int) -> Plan:
         graph = self._graph(batch_size)
         return Plan(graph, (), {}, {}, 0, self.device)

@@ -40,7 +40,8 @@ class Engine:
     """Runs training, evaluation and prediction steps of one model.
 
     With an optimizer the engine becomes the home of the model's weights: ``model.state_dict()``
-    reads its memory for as long as the engine lives, and gets the values back afterwards. Without one it works on a copy, which ``pull_weights`` renews.
+    reads its memory for as long as the engine lives, and gets the values back afterwards. Without
+    one it works on a copy, which ``pull_weights`` renews.
 
     Args:
         model: the network; parameters not set yet are drawn with ``seed``.
@@ -202,6 +203,13 @@ class Engine:
             if name in weights:
                 self._storage.write(name, weights[name])
 
+    def hold_weights(self) -> None:
+        """Become the home of the model's weights, with the values they have here.
+
+        They may have found another home since this engine was made: another engine's, say.
+        """
+        self.model.bind(self._storage, owner=self)
+
     def watched_step(self, images: np.ndarray, targets: np.ndarray) -> str | None:
         """A training step run one kernel at a time.
 
@@ -265,7 +273,7 @@ class Engine:
         if self.max_norm is not None:
             self.set_hyper(max_norm=self.max_norm)
         if trains:
-            self.model.bind(storage, owner=self)
+            self.hold_weights()
         return storage
 
     def _executable(self, key: tuple[Any, ...], plan: Callable[[], Plan]) -> Executable:

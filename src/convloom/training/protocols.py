@@ -58,12 +58,12 @@ class Engine(Protocol):
         """Replace everything that ``state`` names."""
         ...
 
-    def read(self, name: str, /) -> np.ndarray:
-        """A copy of one tensor that lives between steps."""
+    def pull_weights(self) -> None:
+        """Take over the model's present weights, wherever they live."""
         ...
 
-    def write(self, name: str, value: np.ndarray, /) -> None:
-        """Replace one tensor that lives between steps."""
+    def hold_weights(self) -> None:
+        """Become the home of the model's weights, with the values they have here."""
         ...
 
     def plan(self, batch_size: int) -> Plan:

@@ -113,7 +113,6 @@ class Trainer:
         self._make_engine = engine
         self._engine: Engine | None = None
         self._shape: tuple[int, int, int] = (0, 0, 0)
-        self._held: frozenset[str] = frozenset()
         self._loop: Loop | None = None
 
     @property
@@ -177,8 +176,8 @@ class Trainer:
         finally:
             self._loop = None
             self.epochs_done, self.steps_done = loop.progress.epoch, loop.progress.step
-            # A watcher that predicted with the model has turned its weights elsewhere.
-            self.model.bind(self.engine)
+            # A watcher may have given the model's weights another home meanwhile.
+            self.engine.hold_weights()
         return self.history
 
     def stop(self) -> None:
@@ -245,16 +244,14 @@ class Trainer:
                 max_norm=self.clip_norm,
             )
             self._shape = shape
-            self._held = frozenset(self._engine.state())
         _require(
             shape == self._shape,
             f"this Trainer works on images of {_dims(self._shape)}, the data set has "
             f"{_dims(shape)}; make a new Trainer for it",
         )
-        # The model is the truth: its weights may have been loaded, or be bound elsewhere, since.
-        weights = {name: p.data for name, p in self.model.named_parameters() if name in self._held}
-        self._engine.load_state(weights)
-        self.model.bind(self._engine)
+        # The model is the truth: its weights may have been loaded, or live elsewhere, since.
+        self._engine.pull_weights()
+        self._engine.hold_weights()
 
     def _check_normalisation(self, dataset: Dataset) -> None:
         known = self.model.normalization
