@@ -9,7 +9,7 @@
 
 namespace convloom {
 
-constexpr int DGRAD_TN = VECTOR_REGISTERS >= 32 ? 8 : 4;
+constexpr int DGRAD_TN = VECTOR_REGISTERS >= 32 ? 8 : 6;
 template <class P, int TN>
 static void dgrad_tile(const f32* dy, const f32* strip, const f32* a, f32* dx, long rows,
                        long left, bool first, bool last) {
@@ -62,6 +62,7 @@ void linear_dgrad(const Arg* args, long item, Worker* worker) {
                                       dx + n * P::I + i, rows, left, first, last);
             };
             tiles(Size<DGRAD_TN>{});
+            tiles(Size<4>{});
             tiles(Size<2>{});
             tiles(Size<1>{});
         }
