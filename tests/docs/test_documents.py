@@ -80,20 +80,16 @@ def test_readme_commands(tiny_fashion: Path) -> None:
     for name in ("shirt.png", "boot.png"):
         Image.fromarray(np.full((28, 28), 90, np.uint8)).save(tiny_fashion / name)
     commands = [
-        line
+        shlex.split(line, comments=True)
         for block in blocks("README.md", "sh")
         for line in block.splitlines()
         if line.startswith("convloom ")
     ]
-    assert {shlex.split(command)[1] for command in commands} == {
-        *("train", "resume", "eval", "predict", "plan", "data"),
-    }
-    for command in commands:
-        words = [sys.executable, "-m", *shlex.split(command, comments=True)]
-        done = subprocess.run(words, capture_output=True, text=True)
-        # A run that is finished has nothing to resume, and says so.
-        finished = words[3] == "resume" and "finished" in done.stderr
-        assert done.returncode == 0 or finished, f"{command}\n{done.stderr}"
+    shown = {words[1] for words in commands}
+    assert shown == {"train", "resume", "eval", "predict", "plan", "data"}
+    for words in commands:
+        done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
+        assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
 
 
 @dataclass(frozen=True)
