@@ -15,14 +15,15 @@
 
 namespace convloom {
 
-// TILE floats x RT rows where the registers hold them, else one row and a divisor of the tile.
+// TILE floats x RT rows where the registers hold them (the gradient's sums, and the filter if dx is
+// wanted), else one row and a divisor of the tile.
 template <class P>
 struct SparseTile {
-    static constexpr int whole = P::TILE / LANES;
-    static constexpr bool fits = P::RT * whole + 4 <= VECTOR_REGISTERS;
+    static constexpr int whole = P::TILE / LANES, sets = P::NEEDS_DX ? 2 : 1;
+    static constexpr bool fits = sets * P::RT * whole + 4 <= VECTOR_REGISTERS;
     static constexpr int rows = fits ? P::RT : 1;
     static constexpr int vectors_for(int v) {
-        while (whole % v || (v > 1 && v + 4 > VECTOR_REGISTERS)) v--;
+        while (whole % v || (v > 1 && sets * v + 4 > VECTOR_REGISTERS)) v--;
         return v;
     }
     static constexpr int vectors = fits ? whole : vectors_for(whole);
@@ -35,42 +36,38 @@ struct List {
     i64 count;
 };
 
-template <int ROWS, int NV>
-CL_INLINE void gather(f32* dw, i64 dw_row, const f32* x, i64 x_row, const List& list) {
-    vec acc[ROWS][NV];
+// One tile of one filter against its list: gather into dw, and scatter into dx (DX). Loads bound the
+// one and stores the other, so together they cost little more than each alone. MASKED: only the
+// first `left` elements of a row exist; the others belong to another pixel, which a non-finite
+// gradient must not touch.
+template <int ROWS, int NV, bool DX, bool MASKED>
+CL_INLINE void walk(const List& list, const f32* x, f32* dx, i64 x_row, f32* dw, const f32* w,
+                    i64 w_row, i64 left) {
+    vec acc[ROWS][NV], filter[ROWS][NV];
     CL_UNROLL for (int r = 0; r < ROWS; r++)
-        CL_UNROLL for (int v = 0; v < NV; v++) acc[r][v] = load(dw + r * dw_row + v * LANES);
+        CL_UNROLL for (int v = 0; v < NV; v++) {
+            acc[r][v] = load(dw + r * w_row + v * LANES);
+            if constexpr (DX) filter[r][v] = load(w + r * w_row + v * LANES);
+        }
     for (i64 i = 0; i < list.count; i++) {
         const vec g = broadcast(list.value[i]);
-        const f32* at = x + list.place[i];
-        CL_UNROLL for (int r = 0; r < ROWS; r++)
-            CL_UNROLL for (int v = 0; v < NV; v++)
-                acc[r][v] = fma(load(at + r * x_row + v * LANES), g, acc[r][v]);
-    }
-    CL_UNROLL for (int r = 0; r < ROWS; r++)
-        CL_UNROLL for (int v = 0; v < NV; v++) store(dw + r * dw_row + v * LANES, acc[r][v]);
-}
-
-// MASKED: only the first `left` elements of a row exist; the others belong to another pixel, which
-// a non-finite gradient must not touch.
-template <int ROWS, int NV, bool MASKED>
-CL_INLINE void scatter(f32* dx, i64 x_row, const f32* w, i64 w_row, const List& list, i64 left) {
-    vec filter[ROWS][NV];
-    CL_UNROLL for (int r = 0; r < ROWS; r++)
-        CL_UNROLL for (int v = 0; v < NV; v++) filter[r][v] = load(w + r * w_row + v * LANES);
-    for (i64 i = 0; i < list.count; i++) {
-        const vec g = broadcast(list.value[i]);
-        f32* at = dx + list.place[i];
+        const i64 place = list.place[i];
         CL_UNROLL for (int r = 0; r < ROWS; r++)
             CL_UNROLL for (int v = 0; v < NV; v++) {
-                f32* to = at + r * x_row + v * LANES;
-                const vec old = load(to), sum = fma(g, filter[r][v], old);
-                if constexpr (MASKED)
-                    store(to, select(lane_index() < broadcast_i32(i32(left) - v * LANES), sum, old));
-                else
-                    store(to, sum);
+                const i64 at = place + r * x_row + v * LANES;
+                acc[r][v] = fma(load(x + at), g, acc[r][v]);
+                if constexpr (DX) {
+                    const vec old = load(dx + at), sum = fma(g, filter[r][v], old);
+                    if constexpr (MASKED)
+                        store(dx + at,
+                              select(lane_index() < broadcast_i32(i32(left) - v * LANES), sum, old));
+                    else
+                        store(dx + at, sum);
+                }
             }
     }
+    CL_UNROLL for (int r = 0; r < ROWS; r++)
+        CL_UNROLL for (int v = 0; v < NV; v++) store(dw + r * w_row + v * LANES, acc[r][v]);
 }
 
 // Lists the pixels [first, last) of the pooled map whose gradient is not 0. `corner` is the input
@@ -95,6 +92,23 @@ CL_INLINE i64 list_filter(f32* value, i32* place, const f32* dy, const u8* index
         }
     }
     return count;
+}
+
+// db += the sums over one image's pooled map.
+template <bool PLANAR>
+CL_INLINE void add_pooled_bias(f32* db, const f32* dy, i64 pixel, i64 k_step, i64 pixels,
+                               i64 filters) {
+    if constexpr (PLANAR) {
+        for (i64 k = 0; k < filters; k++)
+            for (i64 i = 0; i < pixels; i++) db[k] += dy[k * k_step + i];
+    } else {
+        for (i64 k = 0; k < filters; k += LANES) {
+            const i64 left = filters - k;
+            vec sum[2] = {load_tail(db + k, left), zero()};
+            for (i64 i = 0; i < pixels; i++) sum[i & 1] += load_tail(dy + i * pixel + k, left);
+            store_tail(db + k, sum[0] + sum[1], left);
+        }
+    }
 }
 
 // dx of one image from its padded sum: crop, mask, store.
@@ -169,6 +183,9 @@ void conv2d_sparse(const Arg* args, long item, Worker* worker) {
         }
         if constexpr (P::NEEDS_DX) fill_zero(target, window.rows * x_row);
         const i64 origin = n * plane * P::K + group * L::KG * k_step;
+        if (P::BIAS && slice == 0)
+            add_pooled_bias<P::YROW>(db, (const f32*)args[2].address + origin, pixel, k_step, plane,
+                                     L::KG);
         for (i64 strip = 0; strip < strips; strip++) {
             const i64 p0 = part_begin(rows, strips, strip), p1 = part_begin(rows, strips, strip + 1);
             for (i64 k = 0; k < L::KG; k++) {
@@ -177,8 +194,6 @@ void conv2d_sparse(const Arg* args, long item, Worker* worker) {
                 counts[k] = list_filter(values + k * capacity, places + k * capacity, dy,
                                         (const u8*)args[3].address + at, pixel, p1 - p0, cols,
                                         patches);
-                if (P::BIAS && slice == 0)
-                    for (i64 i = 0; i < counts[k]; i++) db[k] += values[k * capacity + i];
             }
             const i64 corner = p0 * patches.row;
             for (i64 r = 0; r < P::R; r += RT)
@@ -186,23 +201,21 @@ void conv2d_sparse(const Arg* args, long item, Worker* worker) {
                     for (i64 t = 0; t < L::RUN_PADDED; t += STEP) {
                         const i64 tap = r * FILTER_ROW + piece * L::RUN_PADDED + t;
                         const i64 at = corner + r * P::DH * x_row + piece * P::DW * P::CS + t;
-                        for (i64 k = 0; k < L::KG; k++)
-                            gather<RT, NV>(dw + k * L::FILTER + tap, FILTER_ROW, patch + at,
-                                           P::DH * x_row,
-                                           List{values + k * capacity, places + k * capacity,
-                                                counts[k]});
-                        if constexpr (!P::NEEDS_DX) continue;
                         const i64 left = L::RUN - t;
+                        const bool masked = P::NEEDS_DX && L::RUN % STEP != 0 && left < STEP;
                         for (i64 k = 0; k < L::KG; k++) {
                             const List list{values + k * capacity, places + k * capacity,
                                             counts[k]};
-                            const f32* w = filters + k * L::FILTER + tap;
-                            if (L::RUN % STEP == 0 || left >= STEP)
-                                scatter<RT, NV, false>(target + at, P::DH * x_row, w, FILTER_ROW,
-                                                       list, left);
+                            f32* dw_tile = dw + k * L::FILTER + tap;
+                            const f32* w_tile = filters + k * L::FILTER + tap;
+                            if (masked)
+                                walk<RT, NV, P::NEEDS_DX, true>(list, patch + at, target + at,
+                                                                P::DH * x_row, dw_tile, w_tile,
+                                                                FILTER_ROW, left);
                             else
-                                scatter<RT, NV, true>(target + at, P::DH * x_row, w, FILTER_ROW,
-                                                      list, left);
+                                walk<RT, NV, P::NEEDS_DX, false>(list, patch + at, target + at,
+                                                                 P::DH * x_row, dw_tile, w_tile,
+                                                                 FILTER_ROW, left);
                         }
                     }
         }

@@ -18,10 +18,10 @@ from convloom.backends.cpu.selectors.conv2d_problem import (
 )
 from convloom.ir import Selection
 
-#: Vectors of a filter that a tile keeps in registers.
-_MOST = 24
+#: Vectors of a filter gradient that a tile keeps in registers: alone, and beside the filter.
+_MOST, _MOST_WITH_FILTER = 24, 14
 #: Bytes of input that the lists of one strip reach over.
-_STRIP_BYTES = 40 * 1024
+_STRIP_BYTES = 30 * 1024
 #: Most scratch of a thread; larger images go the dense way, in strips.
 _SCRATCH_BYTES = 8 * 1024 * 1024
 _PARTIAL_BYTES = 8 * 1024 * 1024
@@ -55,7 +55,7 @@ def sparse_grad(problem: Problem, tensors: SparseTensors) -> Selection:
     needs_dx = tensors.dx != ABSENT
     channels = _slice(problem)
     run, pieces = _run(problem, channels), _pieces(problem)
-    tile, height = _tile(problem.r, math.ceil(run / LANES))
+    tile, height = _tile(problem.r, math.ceil(run / LANES), needs_dx)
     parts = problem.groups * (problem.c // channels)
     filters = parts * problem.kg
     size = filters * problem.r * pieces * -(-run // tile) * tile
@@ -125,11 +125,12 @@ def _pieces(problem: Problem) -> int:
     return 1 if problem.adjacent else problem.s
 
 
-def _tile(rows: int, vectors: int) -> tuple[int, int]:
+def _tile(rows: int, vectors: int, needs_dx: bool) -> tuple[int, int]:
     """Floats of a tile, and rows of taps: the whole filter if registers hold it."""
-    if rows * vectors <= _MOST:
+    most = _MOST_WITH_FILTER if needs_dx else _MOST
+    if rows * vectors <= most:
         return vectors * LANES, rows
-    tiles = math.ceil(vectors / _MOST)
+    tiles = math.ceil(vectors / most)
     return math.ceil(vectors / tiles) * LANES, 1
 
 
@@ -137,6 +138,6 @@ def _scratch(problem: Problem, channels: int, strips: int) -> int:
     """Bytes of staged input, collected input gradient, and lists (kernels: conv2d_sparse)."""
     (ph, pw), (p, q) = problem.geometry.padding, problem.out
     image = (problem.h + 2 * ph) * (problem.w + 2 * pw) * channels
-    tile = _tile(problem.r, math.ceil(_run(problem, channels) / LANES))[0]
+    tile = _MOST * LANES
     capacity = math.ceil((math.ceil(p // 2 / strips) * (q // 2) + 1) / LANES) * LANES
     return 4 * (2 * (image + tile + LANES) + problem.kg * (2 * capacity + 2))
