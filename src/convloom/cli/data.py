@@ -8,7 +8,7 @@ import typer
 
 from convloom.cli.errors import as_usage
 from convloom.cli.options import DataDir, Json, Quiet, examples
-from convloom.cli.terminal import Output, table
+from convloom.cli.terminal import Output, dims, table
 
 if TYPE_CHECKING:
     from convloom.data import SetInfo
@@ -65,7 +65,7 @@ def show_list(
         (
             entry.name,
             f"{entry.sizes[0]:,} + {entry.sizes[1]:,}",
-            "×".join(map(str, entry.shape)),
+            dims(entry.shape),
             str(entry.classes),
             entry.problem or entry.folder or f"not here; {entry.transfer / 1e6:.0f} MB to fetch",
         )
@@ -84,11 +84,8 @@ def get(name: Name, data_dir: DataDir = None, as_json: Json = False, quiet: Quie
     output = Output(as_json, quiet)
     with as_usage():
         catalog.get(name)
-    download = Download(output)
-    try:
+    with Download(output) as download:
         found = get_set(name, data_dir, progress=download)
-    finally:
-        download.close()
     output.result(found.as_dict(), f"{found.name} is in {found.folder}")
 
 

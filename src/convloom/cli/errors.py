@@ -124,7 +124,7 @@ def _usage(error: Exception) -> str:
     text: str = error.format_message() if hasattr(error, "format_message") else str(error)
     possible = getattr(error, "possibilities", None)
     if possible:
-        text = f"{getattr(error, 'message', text)}; did you mean {min(possible)}?"
+        text = f"{getattr(error, 'message', text)}; did you mean {possible[0]}?"
     text = " ".join(text.split()).rstrip(".")
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "convloom"

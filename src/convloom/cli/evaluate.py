@@ -52,29 +52,30 @@ def evaluate(
     Loss and accuracy are exact means over every image of the test part.
     """
     options.use_threads(threads)
-    from convloom.cli import runs
+    from convloom.cli.runs import load_data
+    from convloom.cli.saved import open_saved
     from convloom.nn import CrossEntropyLoss
     from convloom.optim import SGD
-    from convloom.training import Trainer, load
+    from convloom.training import Trainer
 
     output = Output(as_json, quiet)
-    path, own = runs.model_file(saved, best=best), runs.own_settings(saved)
-    model = load(path)
-    if data_dir is None and data is None and own is not None and own.data_dir is not None:
-        data_dir = Path(own.data_dir)
-    parts = runs.load_data(runs.data_of(data, own), data_dir, output)
-    dataset = runs.fitted(parts[0] if train_set else parts[1], model, path)
+    network = open_saved(saved, best=best)
+    config = network.config
+    if data is None and data_dir is None and config is not None and config.data_dir is not None:
+        data_dir = Path(config.data_dir)
+    parts = load_data(network.data(data), data_dir, output)
+    dataset = network.fitted(parts[0] if train_set else parts[1])
     trainer = Trainer(
-        model,
+        network.model,
         SGD(),
-        CrossEntropyLoss(label_smoothing=own.label_smoothing if own else 0.0),
+        CrossEntropyLoss(label_smoothing=config.label_smoothing if config else 0.0),
         batch_size=batch_size,
         device=device or "auto",
         kernels=kernels or "auto",
     )
     figures = trainer.evaluate(dataset)
     document = {
-        "model": str(path),
+        "model": str(network.path),
         "data": dataset.name,
         "split": dataset.split,
         "device": trainer.engine.device,

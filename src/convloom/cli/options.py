@@ -86,7 +86,6 @@ BatchSize = Annotated[
         "--batch-size",
         "-b",
         metavar="N",
-        min=1,
         show_default=f"{RECIPE}, else 64",
         help="Images in one training step.",
     ),

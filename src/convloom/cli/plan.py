@@ -66,7 +66,7 @@ def plan(
     One row a step: its layer, kernel and rung, the shapes it works on, the bytes it moves and the
     floating-point operations it does; then what memory the plan takes.
     """
-    from convloom.cli import runs
+    from convloom.cli.runs import check_names
     from convloom.training.config import resolve
 
     flags = {
@@ -78,28 +78,22 @@ def plan(
     }
     with as_usage():
         config = resolve({}, flags)
-        runs.check_names(config)
+        check_names(config)
     made = _compiled(config, _shape(input_shape), inference=inference)
     Output(as_json).result(made.to_json(), str(made))
 
 
 def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inference: bool) -> Plan:
     from convloom.backends import get_backend, resolve_device
+    from convloom.cli.runs import make_network
     from convloom.compiler import compile_graph
-    from convloom.data import catalog
-    from convloom.nn import CrossEntropyLoss, models
+    from convloom.nn import CrossEntropyLoss
     from convloom.training import compile
     from convloom.training.graphs import prediction_graph
 
-    with as_usage():
-        known = catalog.get(config.data)
-    shape = shape or known.shape
-    model = models.build(
-        config.network,
-        num_classes=len(known.classes),
-        in_channels=shape[0],
-        image_size=shape[1:],
-    )
+    known_shape, classes = _images_of(config)
+    shape = shape or known_shape
+    model = make_network(config.network, shape, classes)
     if inference:
         graph = prediction_graph(model.trace(shape, config.batch_size))
         return compile_graph(graph, get_backend(resolve_device(config.device)), config.kernels)
@@ -114,6 +108,18 @@ def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inferenc
         clip_norm=config.clip_norm,
     )
     return step.plan
+
+
+def _images_of(config: RunConfig) -> tuple[tuple[int, int, int], int]:
+    """Image shape and number of classes of a data set; only a person's own folder is read."""
+    from convloom.cli.runs import load_data
+    from convloom.data import catalog
+
+    known = catalog.find(config.data)
+    if known is not None:
+        return known.shape, len(known.classes)
+    train, _ = load_data(config.data, None, Output())
+    return train.shape, len(train.classes)
 
 
 def _shape(text: str | None) -> tuple[int, int, int] | None:

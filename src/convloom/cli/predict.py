@@ -45,29 +45,23 @@ def predict(
     options.use_threads(threads)
     import numpy as np
 
-    from convloom.cli import runs
+    from convloom.cli.saved import open_saved
     from convloom.data import decode_image
-    from convloom.training import load
 
-    path = runs.model_file(saved, best=best)
-    model = load(path)
-    decoded = [decode_image(image, runs.image_shape(model, path)) for image in images]
-    for image in decoded:
-        if not quiet:
-            for note in image.notes:
-                say(f"note: {image.path}: {note}")
-    probabilities = model.predict(
-        np.stack([image.pixels for image in decoded]), device=device or "auto"
-    )
-    names = model.classes or tuple(str(i) for i in range(probabilities.shape[1]))
-    document = {
-        "model": str(path),
-        "images": [
-            {"image": image.path, "top": _top(row, names, top), "notes": list(image.notes)}
-            for image, row in zip(decoded, probabilities, strict=True)
-        ],
-    }
-    Output(as_json, quiet).result(document, _table(document["images"]))
+    network = open_saved(saved, best=best)
+    decoded = [decode_image(image, network.image_shape) for image in images]
+    for image in decoded if not quiet else ():
+        for note in image.notes:
+            say(f"note: {image.path}: {note}")
+    pixels = np.stack([image.pixels for image in decoded])
+    probabilities = network.model.predict(pixels, device=device or "auto")
+    names = network.model.classes or tuple(map(str, range(probabilities.shape[1])))
+    found = [
+        {"image": image.path, "top": _top(row, names, top), "notes": list(image.notes)}
+        for image, row in zip(decoded, probabilities, strict=True)
+    ]
+    document = {"model": str(network.path), "images": found}
+    Output(as_json, quiet).result(document, _table(found))
 
 
 def _top(row: Any, names: tuple[str, ...], count: int) -> list[dict[str, Any]]:
@@ -78,7 +72,7 @@ def _top(row: Any, names: tuple[str, ...], count: int) -> list[dict[str, Any]]:
     ]
 
 
-def _table(images: Any) -> str:
+def _table(images: list[dict[str, Any]]) -> str:
     rows = [
         (image["image"] if rank == 0 else "", entry["class"], percent(entry["probability"]))
         for image in images

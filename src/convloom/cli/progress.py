@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two redraws of the live line.
 _REDRAW = 0.1
+#: Columns that words and figures take beside the bar, when all are shown.
+_FIGURES = 70
 _COLUMNS = ("epoch", "loss", "accuracy", "test loss", "test accuracy", "images/s", "time")
 _WIDTHS = (7, 8, 9, 9, 13, 9, 8)
 
@@ -30,6 +32,8 @@ class LiveLine:
         self._output = output
         self._live: Live | None = None
         self._drawn = 0.0
+        if output.live:
+            _preload()
 
     def due(self) -> bool:
         """Whether it is time to draw again; always False without a terminal."""
@@ -57,23 +61,29 @@ class TrainingDisplay(Callback):
         self._line = LiveLine(output)
         self._clock = Clock()
         self._totals = Totals()
+        self._headed = False
 
     def on_start(self, moment: Moment) -> None:
         self._clock.start(moment)
-        self._output.note(_aligned(_COLUMNS))
+        if moment.history:  # a resumed run
+            self._head()
+        for row in moment.history:
+            self._output.note(_row(row, moment.progress.epochs, row.images_per_second))
 
     def on_step(self, moment: Moment) -> None:
         assert moment.result is not None
+        self._head()
         self._totals.add(moment.result)
         self._clock.count(moment)
         if self._line.due():
             progress, means = moment.progress, self._totals.means()
             figures = [
                 f"loss {means['loss']:.4f}",
-                f"accuracy {100 * means['accuracy']:.1f} %",
-                f"{rate(self._clock.images_per_second)} images/s",
-                f"{duration(self._clock.left(moment))} left",
+                f"accuracy {100 * means['accuracy']:4.1f} %",
             ]
+            if speed := self._clock.images_per_second:
+                figures.append(f"{rate(speed):>5} images/s")
+                figures.append(f"{duration(self._clock.left(moment)):>6} left")
             self._line.draw(_epoch(moment), progress.batch / progress.batches, figures)
 
     def on_validation(self, moment: Moment, done: int, total: int) -> None:
@@ -84,11 +94,20 @@ class TrainingDisplay(Callback):
         assert moment.row is not None
         self._clock.count_validation(moment)
         self._line.close()
-        self._output.note(_row(moment.row, moment.progress.epochs))
+        self._head()
+        speed = self._clock.images_per_second or moment.row.images_per_second
+        self._output.note(_row(moment.row, moment.progress.epochs, speed))
+        self._clock.start_epoch()
         self._totals = Totals()
 
     def on_end(self, moment: Moment) -> None:
         self._line.close()
+
+    def _head(self) -> None:
+        """The table's header, once; not before the first step, which may compile kernels."""
+        if not self._headed:
+            self._headed = True
+            self._output.note(_aligned(_COLUMNS))
 
 
 class Clock:
@@ -97,9 +116,10 @@ class Clock:
     def __init__(self) -> None:
         self._first_step = 0
         self._steps = 0
-        self._images = 0
         self._seconds = 0.0
         self._validation = 0.0
+        self._epoch_images = 0
+        self._epoch_seconds = 0.0
         self._last = 0.0
 
     def start(self, moment: Moment) -> None:
@@ -111,8 +131,9 @@ class Clock:
         assert moment.result is not None
         if moment.progress.step - self._first_step > 1:
             self._steps += 1
-            self._images += moment.result.n
             self._seconds += moment.seconds - self._last
+            self._epoch_images += moment.result.n
+            self._epoch_seconds += moment.seconds - self._last
         self._last = moment.seconds
 
     def count_validation(self, moment: Moment) -> None:
@@ -120,10 +141,14 @@ class Clock:
         self._validation = moment.seconds - self._last
         self._last = moment.seconds
 
+    def start_epoch(self) -> None:
+        """Measure the speed of the next epoch."""
+        self._epoch_images, self._epoch_seconds = 0, 0.0
+
     @property
     def images_per_second(self) -> float:
-        """Training speed, without validation."""
-        return self._images / self._seconds if self._seconds else 0.0
+        """This epoch's speed, without compilation and validation; 0 while it is not known."""
+        return self._epoch_images / self._epoch_seconds if self._epoch_seconds else 0.0
 
     def left(self, moment: Moment) -> float:
         """Seconds until the last epoch ends: steps, and validations as long as the last one."""
@@ -138,7 +163,7 @@ def _epoch(moment: Moment) -> str:
     return f"epoch {progress.epoch - progress.first_epoch + 1}/{progress.epochs}"
 
 
-def _row(row: EpochRow, epochs: int) -> str:
+def _row(row: EpochRow, epochs: int, images_per_second: float) -> str:
     return _aligned(
         (
             f"{row.epoch}/{epochs}",
@@ -146,7 +171,7 @@ def _row(row: EpochRow, epochs: int) -> str:
             percent(row.accuracy),
             "" if row.val_loss is None else f"{row.val_loss:.4f}",
             "" if row.val_accuracy is None else percent(row.val_accuracy),
-            rate(row.images_per_second),
+            rate(images_per_second),
             duration(row.seconds),
         )
     )
@@ -155,6 +180,13 @@ def _row(row: EpochRow, epochs: int) -> str:
 def _aligned(cells: tuple[str, ...]) -> str:
     shown = (cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
     return "  ".join(shown).rstrip()
+
+
+def _preload() -> None:
+    """Load what draws the line now: it takes longer than many a training step."""
+    import rich.live
+    import rich.progress_bar
+    import rich.table  # noqa: F401
 
 
 def _start_live(output: Output) -> Live:
@@ -168,20 +200,21 @@ def _start_live(output: Output) -> Live:
 
 
 def _bar(head: str, share: float, figures: list[str], width: int) -> RenderableType:
-    """Head, bar and figures in one line; the last figures go first where the terminal is narrow."""
+    """Head, bar and figures in one line; the last figures go first where the terminal is narrow.
+
+    Some columns stay free for the ``^C`` of a terminal that echoes it: a line that it broke could
+    not be taken away.
+    """
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
+    room = width - len("^C")
+    bar = max(4, min(24, room - _FIGURES))
     shown = list(figures)
-    while shown and len(head) + sum(len(figure) + 2 for figure in shown) > width - 6:
+    while shown and len(head) + 2 + bar + sum(2 + len(figure) for figure in shown) > room:
         shown.pop()
-    room = width - len(head) - 3 - sum(len(figure) + 2 for figure in shown)
     grid = Table.grid(padding=(0, 2, 0, 0))
-    cells: list[RenderableType] = [
-        head,
-        ProgressBar(total=1.0, completed=share, width=max(3, min(24, room))),
-        *shown,
-    ]
+    cells: list[RenderableType] = [head, ProgressBar(total=1.0, completed=share, width=bar), *shown]
     for _ in cells:
         grid.add_column(no_wrap=True)
     grid.add_row(*cells)

@@ -80,8 +80,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequenc
 
 
 def duration(seconds: float) -> str:
-    """``75.2`` as ``1:15``, ``3.14`` as ``3.1 s``."""
-    if seconds < 60:
+    """``75.2`` as ``1:15``, ``3.14`` as ``3.1 s``, ``0.123`` as ``0.12 s``."""
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -130,6 +132,11 @@ def say(message: str) -> None:
     """Print ``convloom: message`` on stderr, in one line whatever the message holds."""
     with contextlib.suppress(BrokenPipeError):
         print(f"convloom: {' '.join(message.split())}", file=sys.stderr, flush=True)
+
+
+def dims(shape: Sequence[int]) -> str:
+    """``(3, 32, 32)`` as ``3×32×32``."""
+    return "×".join(map(str, shape))
 
 
 def rate(per_second: float) -> str:

@@ -196,8 +196,9 @@ def train(
     from convloom.cli import runs
 
     output = Output(as_json, quiet)
-    run = runs.prepare(runs.settings(model, flags), output)
-    run = runs.claim_folder(run, overwrite=overwrite)
+    config = runs.settings(model, flags)
+    runs.check_folder(config, overwrite=overwrite)
+    run = runs.claim_folder(runs.prepare(config, output))
     raise typer.Exit(runs.train(run, output))
 
 

@@ -1,0 +1,113 @@
+"""What is said of a run before and after it, in words and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from convloom.backends import resolve_device
+from convloom.cli.terminal import dims, percent
+from convloom.data import ArrayDataset
+from convloom.nn import Module
+from convloom.training import History, Trainer, TrainingInterrupted
+from convloom.training.checkpoint import BEST, LAST
+from convloom.training.config import RunConfig
+from convloom.training.history import EpochRow
+
+
+def headline(
+    config: RunConfig, model: Module, train: ArrayDataset, test: ArrayDataset
+) -> list[str]:
+    """What will be trained, on what, and how."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return [
+        f"{config.network}: {parameters:,} parameters",
+        f"{train.name}: {len(train):,} training and {len(test):,} test images of "
+        f"{dims(train.shape)}, {len(train.classes)} classes",
+        f"device {device(config.device)}, batch size {config.batch_size}, {config.optimizer}, "
+        f"lr {config.lr:g}, schedule {config.schedule}, seed {config.seed}",
+    ]
+
+
+def device(asked: str) -> str:
+    """``cpu (2 threads)``: what ``auto`` takes, or what was asked for."""
+    name = resolve_device(asked)
+    if name != "cpu":
+        return name
+    from convloom.backends.cpu.pool import default_threads
+
+    threads = default_threads()
+    return f"cpu ({threads} thread{'s' if threads > 1 else ''})"
+
+
+def summary(folder: Path, history: History) -> str:
+    """How good the network is, and where it was saved."""
+    last, best = history[-1], history.best()
+    lines = [
+        f"test accuracy {_share(last.val_accuracy)}, loss {last.val_loss:.4f}",
+        f"saved in {folder / LAST}",
+    ]
+    if best is not None and best.epoch != last.epoch:
+        lines.append(
+            f"the best epoch on the test set was {best.epoch}, with {_share(best.val_accuracy)}: "
+            f"{folder / BEST}"
+        )
+    return "\n".join(lines)
+
+
+def next_steps(config: RunConfig) -> str:
+    """What to do with a trained network."""
+    return (
+        f"\nnext:\n  convloom eval {config.out} --data {config.data}"
+        f"\n  convloom predict {config.out} IMAGE.png"
+    )
+
+
+def farewell(folder: Path, stopped: KeyboardInterrupt) -> str:
+    """Why a run ended early, and how to go on with it."""
+    if isinstance(stopped, TrainingInterrupted):
+        return str(stopped)
+    if (folder / LAST).is_file():
+        return f"stopped at once; go on from the last checkpoint with convloom resume {folder}"
+    return "stopped at once, before the first checkpoint; nothing was saved"
+
+
+def document(
+    config: RunConfig, trainer: Trainer, test_images: int, *, finished: bool
+) -> dict[str, Any]:
+    """The run as plain data. ``test`` is the last epoch's, ``best`` the best one's on the test set.
+
+    Files that do not exist are null; ``resume`` is the command to go on with, null when finished.
+    """
+    history, folder = trainer.history, Path(config.out or "")
+    last = _existing(folder / LAST)
+    return {
+        "status": "finished" if finished else "interrupted",
+        "run": str(folder) if last else None,
+        "model": last,
+        "best_model": _existing(folder / BEST),
+        "network": config.network,
+        "data": config.data,
+        "device": resolve_device(config.device),
+        "steps": trainer.steps_done,
+        "test": _figures(history[-1] if history else None, test_images),
+        "best": _figures(history.best(), test_images),
+        "epochs": [asdict(row) for row in history],
+        "settings": config.to_json(),
+        "resume": f"convloom resume {folder}" if last and not finished else None,
+    }
+
+
+def _figures(row: EpochRow | None, images: int) -> dict[str, Any] | None:
+    if row is None:
+        return None
+    return {"epoch": row.epoch, "loss": row.val_loss, "accuracy": row.val_accuracy, "n": images}
+
+
+def _existing(path: Path) -> str | None:
+    return str(path) if path.is_file() else None
+
+
+def _share(value: float | None) -> str:
+    return "unknown" if value is None else percent(value)
