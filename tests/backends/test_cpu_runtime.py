@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from convloom.backends.base import Executable, get_backend
+from convloom.backends.cache import ObjectCache
 from convloom.backends.cpu import backend as cpu_backend
 from convloom.backends.cpu import jit, toolchain
 from convloom.backends.cpu.backend import CpuBackend
-from convloom.backends.cpu.cache import ObjectCache
 from convloom.backends.cpu.jit import Jit
 from convloom.backends.cpu.launch import Specialisation
 from convloom.backends.cpu.pool import default_threads

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from convloom.backends.cpu.cache import ObjectCache, cache_directory
+from convloom.backends.cache import ObjectCache, cache_directory
 from convloom.backends.cpu.launch import Specialisation
 from convloom.backends.cpu.toolchain import Compiler, CompilerError, cpu_features
 
