@@ -56,11 +56,20 @@ class Compiler:
         return "zig c++" if "ziglang" in self.command else Path(self.command[0]).name
 
     def build(self, source: Path, output: Path, include: Path) -> subprocess.CompletedProcess[str]:
-        """Compile ``source``; the caller looks at the exit status and the messages."""
+        """Compile ``source``; the caller looks at the exit status and the messages.
+
+        The compiler has a process group of its own: Ctrl-C is for us to answer, and must not make
+        a kernel look as if it could not be compiled.
+        """
         arguments = [*self.command, *self.flags, f"-I{include}", str(source), "-o", str(output)]
         environment = {**os.environ, "LC_ALL": "C"}
         return subprocess.run(
-            arguments, capture_output=True, text=True, errors="replace", env=environment
+            arguments,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=environment,
+            process_group=0,
         )
 
 
