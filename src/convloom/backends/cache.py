@@ -21,8 +21,11 @@ def cache_directory() -> Path:
     """``$CONVLOOM_CACHE``, else ``convloom`` in the user's cache folder; it need not exist."""
     if chosen := os.environ.get("CONVLOOM_CACHE"):
         return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path("~/.cache").expanduser()) / "convloom"
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "convloom"
+    # A user without a home (some containers) has no cache: the first write fails and says so.
+    home = os.path.expanduser("~")
+    return Path("/nonexistent" if home == "~" else home) / ".cache" / "convloom"
 
 
 class ObjectCache:

@@ -90,9 +90,7 @@ class Jit:
             with ThreadPoolExecutor(_cores()) as threads:
                 built = list(threads.map(lambda unit: self._build(unit, folder), units))
             # A loaded object stays mapped after its file is gone, so the folder can go at once.
-            libraries = [ctypes.CDLL(str(path)) for path in built]
-            for path, destination in zip(built, paths, strict=True):
-                self.cache.publish(path, destination)
+            libraries = [self._load_built(*pair) for pair in zip(built, paths, strict=True)]
         except BaseException:
             _say("failed\n")
             raise
@@ -100,6 +98,19 @@ class Jit:
             shutil.rmtree(folder, ignore_errors=True)
         _say(f"{time.perf_counter() - start:.1f} s\n")
         return libraries
+
+    def _load_built(self, built: Path, destination: Path) -> ctypes.CDLL:
+        """Keep and load a fresh object, from wherever this machine lets code be loaded."""
+        places = (destination, built) if self.cache.publish(built, destination) else (built,)
+        for place in places:
+            try:
+                return ctypes.CDLL(str(place))
+            except OSError as error:
+                reason = error
+        raise CompilerError(
+            f"compiled kernels cannot be loaded from {places[0].parent} ({reason}); set "
+            "CONVLOOM_CACHE to a folder from which programs may run (not mounted noexec)"
+        )
 
     def _build(self, unit: _Unit, folder: Path) -> Path:
         stem = f"{unit.stem}-{self._key(unit)[:16]}"

@@ -2,7 +2,7 @@
 //
 // Arguments: dy, dx, H, W, P, Q (output size). An item is one input row of one image; vectors run
 // along channels. Windows are walked from the last to the first: the order of their taps.
-// Limit: one load, one division and one addition a tap.
+// Limit: one load and one multiply-add a tap.
 #include "pool.h"
 
 namespace convloom {
@@ -17,17 +17,20 @@ void avg_pool_grad(const Arg* args, long item, Worker*) {
     const Range p = windows_over<P::KH, P::SH, P::PH>(h, rows);
     for (i64 w = 0; w < W; ++w) {
         const Range q = windows_over<P::KW, P::SW, P::PW>(w, cols);
-        for (i64 c = 0; c < P::C; c += LANES) {
-            vec sum = zero();
-            for (i64 i = p.last - 1; i >= p.first; --i) {
-                const i64 high = cells_counted<P::KH, P::SH, P::PH, P::COUNT_PADDING>(i, H);
-                for (i64 j = q.last - 1; j >= q.first; --j) {
-                    const i64 wide = cells_counted<P::KW, P::SW, P::PW, P::COUNT_PADDING>(j, W);
-                    const vec share = load_tail(dy + (i * cols + j) * P::C + c, P::C - c);
-                    sum += share / broadcast(f32(high * wide));
+        fill_zero(dx + w * P::C, P::C);
+        for (i64 i = p.last - 1; i >= p.first; --i) {
+            const i64 high = cells_counted<P::KH, P::SH, P::PH, P::COUNT_PADDING>(i, H);
+            for (i64 j = q.last - 1; j >= q.first; --j) {
+                const i64 wide = cells_counted<P::KW, P::SW, P::PW, P::COUNT_PADDING>(j, W);
+                const vec share = broadcast(1.0f / f32(high * wide));
+                const f32* from = dy + (i * cols + j) * P::C;
+                f32* to = dx + w * P::C;
+                for (i64 c = 0; c < P::C; c += LANES) {
+                    const i64 left = P::C - c;
+                    const vec sum = fma(load_tail(from + c, left), share, load_tail(to + c, left));
+                    store_tail(to + c, sum, left);
                 }
             }
-            store_tail(dx + w * P::C + c, sum, P::C - c);
         }
     }
 }

@@ -3,17 +3,14 @@
 // Arguments: partial (address), then for n = P::COUNT tensors each: g (addresses), size. The
 // partials are added in order by gradient_norm_root, so the norm is the same for any threads.
 // Limit: memory bandwidth.
+#include "f64.h"
 #include "segments.h"
 
 namespace convloom {
 
-typedef float half_unaligned __attribute__((vector_size(2 * CL_LANES), aligned(4), may_alias));
-typedef double dvec __attribute__((vector_size(4 * CL_LANES)));
-
 template <class P>
 void gradient_norm(const Arg* args, long item, Worker*) {
     constexpr long n = P::COUNT;
-    constexpr int HALF = LANES / 2;
     f64* partial = static_cast<f64*>(args[0].address);
     const Chunk chunk = find_chunk<P::CHUNK>(args + 1 + n, n, item);
     const f32* g = static_cast<const f32*>(args[1 + chunk.tensor].address);
@@ -21,14 +18,11 @@ void gradient_norm(const Arg* args, long item, Worker*) {
     i64 i = chunk.first;
     for (; i + 4 * HALF <= chunk.last; i += 4 * HALF) {
         CL_UNROLL for (int k = 0; k < 4; ++k) {
-            const dvec value =
-                __builtin_convertvector(*(const half_unaligned*)(g + i + k * HALF), dvec);
+            const dvec value = widen(g + i + k * HALF);
             sums[k] += value * value;
         }
     }
-    const dvec all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-    f64 total = 0;
-    for (int k = 0; k < HALF; ++k) total += all[k];
+    f64 total = horizontal_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
     for (; i < chunk.last; ++i) total += f64(g[i]) * f64(g[i]);
     partial[item] = total;
 }

@@ -4,7 +4,7 @@
 // run along i; a register tile holds TN x TO sums, each LANES wide, whose lanes are added once at
 // the end of a block of KC inputs. All tiles of an item pass a block before the next is begun.
 // Limit: 2 loads (one of x, one of w) feed about 2 multiply-adds; FMA-bound where N is a few tiles.
-#include "reduce.h"
+#include "lanes.h"
 
 namespace convloom {
 

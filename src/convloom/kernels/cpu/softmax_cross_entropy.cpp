@@ -7,6 +7,7 @@
 // A label outside [0, K) makes the loss NaN; the host refuses it before a run.
 // Limit: about 20 instructions for an exponential of a vector.
 #include "exp.h"
+#include "f64.h"
 
 namespace convloom {
 
@@ -26,7 +27,28 @@ CL_INLINE f32 greatest(const f32* logits) {
     return result;
 }
 
-// The loss of one sample; shifted[k] = logits[k] - top, log_sum = log of the sum of exponentials.
+// e[k] = exp(logits[k] - top); returns their sum.
+template <long K>
+CL_INLINE f64 exponentials(const f32* logits, f32 top, f32* e) {
+    dvec low = {}, high = {};
+    long k = 0;
+    for (; k + LANES <= K; k += LANES) {
+        f32 lanes[LANES];
+        const vec value = exp_nonpositive(load(logits + k) - broadcast(top));
+        store(e + k, value);
+        store(lanes, value);
+        low += widen(lanes);
+        high += widen(lanes + HALF);
+    }
+    f64 sum = horizontal_sum(low + high);
+    if constexpr (K % LANES != 0) {
+        store_tail(e + k, exp_nonpositive(load_tail(logits + k, K - k) - broadcast(top)), K - k);
+        for (; k < K; ++k) sum += e[k];
+    }
+    return sum;
+}
+
+// The loss of one sample; log_sum is the logarithm of the sum of exp(logits[k] - top).
 template <class P>
 static f64 sample_loss(const f32* logits, const void* target, i64 sample, f64 top, f64 log_sum,
                        f64 smoothing) {
@@ -59,15 +81,7 @@ void softmax_cross_entropy(const Arg* args, long item, Worker*) {
         const f32* logits = static_cast<const f32*>(args[0].address) + n * P::K;
         f32* probability = static_cast<f32*>(args[2].address) + n * P::K;
         const f32 top = greatest<P::K>(logits);
-        f64 sum = 0;
-        for (i64 k = 0; k < P::K; k += LANES) {
-            const i64 left = P::K - k;
-            const vec e = exp_nonpositive(load_tail(logits + k, left) - broadcast(top));
-            store_tail(probability + k, e, left);
-            f32 lanes[LANES];
-            store(lanes, e);
-            for (i64 l = 0; l < min(left, LANES); ++l) sum += lanes[l];
-        }
+        const f64 sum = exponentials<P::K>(logits, top, probability);
         const vec share = broadcast(f32(1 / sum));
         for (i64 k = 0; k < P::K; k += LANES)
             store_tail(probability + k, load_tail(probability + k, P::K - k) * share, P::K - k);
