@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -12,10 +13,15 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 
 import convloom
 import convloom.data
+from convloom.backends.cpu.backend import RUNGS
 from convloom.cli.main import app
+from convloom.cli.progress import bar
+from convloom.data import catalog
+from convloom.nn import models
 from tests.cli.running import PATIENCE, command, environment, invoke, refused, spawn, words
 
 COMMANDS = [
@@ -59,6 +65,12 @@ def test_every_option_says_what_it_does_and_its_default() -> None:
             assert parameter.help, (leaf.name, parameter.name)
             if parameter.param_type_name == "option" and not parameter.is_flag:
                 assert parameter.show_default, (leaf.name, parameter.name)
+
+
+def test_help_names_what_there_is() -> None:
+    shown = " ".join(invoke("train", "--help").stdout.split())
+    for names in (models.names(), catalog.SETS, RUNGS):
+        assert [name for name in names if name not in shown] == []
 
 
 def test_version() -> None:
@@ -156,6 +168,17 @@ def on_a_terminal(*given: object, cwd: Path, **changes: str) -> tuple[int, str]:
         shown += part
     os.close(ours)
     return running.wait(PATIENCE), shown.decode()
+
+
+def test_a_narrow_terminal_gets_a_shorter_line() -> None:
+    figures = ["loss 0.1234", "accuracy 98.1 %", " 4028 images/s", "59.9 s left"]
+    for width in range(20, 140):
+        console = Console(width=width, file=io.StringIO(), legacy_windows=False)
+        console.print(bar("epoch 1/5", 0.5, figures, width), end="")
+        (line,) = console.file.getvalue().splitlines()
+        assert len(line.rstrip()) <= width - 2
+        assert line.startswith("epoch 1/5")
+        assert ("59.9 s left" in line) == (width >= 76)
 
 
 WORDS = words("train lenet --data digits --epochs 2 --batch-size 1")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import convloom as cl
+from convloom.training import TrainingInterrupted
 from convloom.training.config import load_config
 from tests.cli.running import PATIENCE, command, environment, invoke, refused, spawn, words
 
@@ -207,6 +208,31 @@ def test_resume_of_a_finished_run_shows_it(trained: Path) -> None:
 def test_resume_of_what_is_no_run(tmp_path: Path) -> None:
     assert "no such file" in refused(1, "resume", tmp_path / "none")
     assert "not a run folder" in refused(1, "resume", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "part"),
+    [
+        (KeyboardInterrupt(), 130, "stopped at once, before the first checkpoint"),
+        (TrainingInterrupted("stopped after step 1", signal.SIGTERM, None), 143, "after step 1"),
+    ],
+)
+def test_a_stop_before_anything_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: BaseException, code: int, part: str
+) -> None:
+    def fit(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(cl.Trainer, "fit", fit)
+    out = tmp_path / "a"
+    result = invoke("train", "lenet", "--data", "digits", "--out", out, "--json")
+    assert result.exit_code == code
+    document = json.loads(result.stdout)
+    assert document["status"] == "interrupted"
+    assert document["model"] is document["test"] is document["resume"] is None
+    assert part in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+    assert not out.exists()
 
 
 def test_ctrl_c_saves_and_resume_gives_the_same_bits(tmp_path: Path) -> None:

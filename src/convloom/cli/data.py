@@ -50,7 +50,7 @@ def data(context: typer.Context) -> None:
 def show_list(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", show_default="all", help="Only this data set."),
+        typer.Argument(metavar="NAME", show_default="all", help="Only this data set."),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,

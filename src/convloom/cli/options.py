@@ -10,9 +10,9 @@ import typer
 
 #: Where a default depends on the network.
 RECIPE = "the recipe's"
-_DEVICES = "auto, cpu or reference"
 
 # What to work on.
+NETWORKS = "lenet, vgg-small, or path/net.py:function (a function that returns a network)"
 Saved = Annotated[
     Path,
     typer.Argument(
@@ -58,7 +58,7 @@ Device = Annotated[
         "--device",
         metavar="NAME",
         show_default="auto",
-        help=f"What computes: {_DEVICES} (reference is plain NumPy, slow).",
+        help="What computes: auto, cpu, or reference (plain NumPy, slow).",
     ),
 ]
 Kernels = Annotated[
@@ -67,7 +67,8 @@ Kernels = Annotated[
         "--kernels",
         metavar="RUNG",
         show_default="auto",
-        help="Highest rung of kernels to use; auto takes the best for each step.",
+        help="Highest rung of kernels to use: reference, dense, sparse or winograd on the cpu; "
+        "auto takes the best for each step.",
     ),
 ]
 Threads = Annotated[

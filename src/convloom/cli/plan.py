@@ -34,7 +34,7 @@ def plan(
         typer.Argument(
             metavar="MODEL",
             show_default=False,
-            help="A network's name (lenet …) or path/net.py:function, a function that returns one.",
+            help=f"{options.NETWORKS}.",
         ),
     ],
     batch_size: options.BatchSize = None,

@@ -27,7 +27,7 @@ def predict(
     images: Annotated[
         list[Path],
         typer.Argument(
-            metavar="IMAGE...",
+            metavar="IMAGE",
             show_default=False,
             help="Image files (PNG, JPEG …). They are brought to the network's size and channels.",
         ),

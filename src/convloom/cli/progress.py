@@ -44,7 +44,7 @@ class LiveLine:
         self._drawn = time.monotonic()
         if self._live is None:
             self._live = _start_live(self._output)
-        self._live.update(_bar(head, share, figures, self._live.console.width), refresh=True)
+        self._live.update(bar(head, share, figures, self._live.console.width), refresh=True)
 
     def close(self) -> None:
         """Take the line away."""
@@ -199,7 +199,7 @@ def _start_live(output: Output) -> Live:
     return live
 
 
-def _bar(head: str, share: float, figures: list[str], width: int) -> RenderableType:
+def bar(head: str, share: float, figures: list[str], width: int) -> RenderableType:
     """Head, bar and figures in one line; the last figures go first where the terminal is narrow.
 
     Some columns stay free for the ``^C`` of a terminal that echoes it: a line that it broke could
@@ -209,12 +209,16 @@ def _bar(head: str, share: float, figures: list[str], width: int) -> RenderableT
     from rich.table import Table
 
     room = width - len("^C")
-    bar = max(4, min(24, room - _FIGURES))
+    length = max(4, min(24, room - _FIGURES))
     shown = list(figures)
-    while shown and len(head) + 2 + bar + sum(2 + len(figure) for figure in shown) > room:
+    while shown and len(head) + 2 + length + sum(2 + len(figure) for figure in shown) > room:
         shown.pop()
     grid = Table.grid(padding=(0, 2, 0, 0))
-    cells: list[RenderableType] = [head, ProgressBar(total=1.0, completed=share, width=bar), *shown]
+    cells: list[RenderableType] = [
+        head,
+        ProgressBar(total=1.0, completed=share, width=length),
+        *shown,
+    ]
     for _ in cells:
         grid.add_column(no_wrap=True)
     grid.add_row(*cells)

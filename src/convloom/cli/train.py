@@ -33,8 +33,8 @@ def train(
         typer.Argument(
             metavar="MODEL",
             show_default=False,
-            help="A network's name (lenet …), path/net.py:function (a function that returns a "
-            "network), or run.toml, a file of these same options; flags win over the file.",
+            help=f"{options.NETWORKS}; or run.toml, a file of these same options, over which "
+            "flags win.",
         ),
     ],
     data: options.Data = None,
@@ -167,6 +167,9 @@ def train(
     quiet: options.Quiet = False,
 ) -> None:
     """Train a network and test it after each epoch.
+
+    What is not given is taken from the network's recipe, settings that are known to train it well,
+    and else from the defaults below.
 
     Ctrl-C finishes the step, saves a checkpoint and says how to resume; a second Ctrl-C stops at
     once.
