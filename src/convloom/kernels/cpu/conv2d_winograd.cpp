@@ -17,17 +17,9 @@
 // An item is TILE_ROWS rows of tiles of one image. It stages padded input rows if STAGE, then works
 // in blocks of TILES tiles: transform to v[16][TILES][C], 16 products m = v u, inverse transform.
 // Limit: 32*C*K FLOPs a tile at the FMA peak; v and m should stay in the L2 cache.
-#include "simd.h"
+#include "winograd.h"
 
 namespace convloom {
-
-// Rows of B^T (4x4) times four vectors.
-CL_INLINE void winograd_input_rows(const vec* d, vec* t) {
-    t[0] = d[0] - d[2];
-    t[1] = d[1] + d[2];
-    t[2] = d[2] - d[1];
-    t[3] = d[1] - d[3];
-}
 
 template <class P>
 struct Winograd {
@@ -64,20 +56,7 @@ struct Winograd {
     }
 
     void transform_input(i64 tile, i64 slot) {
-        const f32* d = tile_input(tile);
-        for (i64 c = 0; c < C; c += LANES) {
-            vec rows[4][4], column[4], t[4];
-            CL_UNROLL for (int j = 0; j < 4; j++) {
-                CL_UNROLL for (int i = 0; i < 4; i++) column[i] = load(d + i * row + j * C + c);
-                winograd_input_rows(column, t);
-                CL_UNROLL for (int i = 0; i < 4; i++) rows[i][j] = t[i];
-            }
-            CL_UNROLL for (int i = 0; i < 4; i++) {
-                winograd_input_rows(rows[i], t);
-                CL_UNROLL for (int j = 0; j < 4; j++)
-                    store_aligned(v + ((i * 4 + j) * TILES + slot) * C + c, t[j]);
-            }
-        }
+        winograd_input<C>(tile_input(tile), row, v + slot * C, TILES * C);
     }
 
     // m[position][block of filters][tile][WIDTH] = v[position] u[position].
@@ -160,6 +139,9 @@ struct Winograd {
             const vec b = load(bias + k);
             CL_UNROLL for (int p = 0; p < 4; p++) out[p] = out[p] + b;
         }
+        if (P::RELU) {
+            CL_UNROLL for (int p = 0; p < 4; p++) out[p] = relu(out[p]);
+        }
         if (P::POOL) {
             vec best = out[0];
             ivec place = ivec{};
@@ -169,7 +151,7 @@ struct Winograd {
                 place = select_i32(wins, broadcast_i32(p), place);
             }
             const i64 at = (ty * (out_w / 2) + tx) * K + k;
-            store(y + at, P::RELU ? relu(best) : best);
+            store(y + at, best);
             if (index) store_bytes(index + at, place, LANES);
             return;
         }
@@ -177,9 +159,7 @@ struct Winograd {
             const i64 oy = ty * 2 + p / 2, ox = tx * 2 + p % 2;
             if (P::STAGE && (oy >= out_h || ox >= out_w)) continue;
             const i64 at = (oy * out_w + ox) * K + k;
-            vec value = P::RELU ? relu(out[p]) : out[p];
-            if (P::MASK) value = relu_mask(load(a + at), value);
-            store(y + at, value);
+            store(y + at, P::MASK ? relu_mask(load(a + at), out[p]) : out[p]);
         }
     }
 };
@@ -218,21 +198,10 @@ void conv2d_winograd(const Arg* args, long item, Worker* worker) {
     const f32* x = static_cast<const f32*>(args[0].address) + image * h * w * C;
     if (P::STAGE) {
         f32* stage = kernel.m + 16 * P::TILES * K;
-        const i64 columns = 2 * kernel.tiles_x + 2;
-        const i64 inside = min(w, columns - P::PAD_W);
-        kernel.row = columns * C;
+        kernel.row = (2 * kernel.tiles_x + 2) * C;
         kernel.x = stage;
-        for (i64 i = 0; i < 2 * rows + 2; i++) {
-            const i64 from = 2 * kernel.first_row + i - P::PAD_H;
-            f32* to = stage + i * kernel.row;
-            if (from < 0 || from >= h) {
-                fill_zero(to, kernel.row);
-                continue;
-            }
-            fill_zero(to, P::PAD_W * C);
-            copy(to + P::PAD_W * C, x + from * w * C, inside * C);
-            fill_zero(to + (P::PAD_W + inside) * C, (columns - P::PAD_W - inside) * C);
-        }
+        winograd_stage<C>(x, h, w, 2 * kernel.first_row - P::PAD_H, 2 * rows + 2, P::PAD_W,
+                          2 * kernel.tiles_x + 2, stage);
     } else {
         kernel.row = w * C;
         kernel.x = x + 2 * kernel.first_row * kernel.row;

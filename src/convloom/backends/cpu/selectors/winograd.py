@@ -13,10 +13,21 @@ from convloom.backends.cpu.launch import (
     Workspace,
 )
 from convloom.ir import NHWC, Node, Selection, TensorSpec
-from convloom.ops import Conv2d, Conv2dDgrad, FusedConv2d, FusedConv2dDgrad
+from convloom.ops import (
+    Conv2d,
+    Conv2dDgrad,
+    Conv2dWgrad,
+    FusedConv2d,
+    FusedConv2dDgrad,
+    FusedConv2dWgrad,
+)
 from convloom.ops.conv2d import ConvGeometry
 
 _WIDEST_LANES = 16
+#: A filter gradient works on this many filters at most at a time.
+_FILTER_BLOCK = 64
+#: Most chunks of images of a filter gradient, and most bytes of all their partial sums.
+_CHUNKS, _PARTIAL_BYTES = 16, 8 * 1024 * 1024
 #: Blocks are multiples of every register tile's rows.
 _TILE_STEP = 24
 _SCRATCH_GOAL = 384 * 1024
@@ -26,12 +37,14 @@ _REGISTER_ROWS = (24, 12)
 
 
 def select_winograd(node: Node, specs: Mapping[str, TensorSpec]) -> Selection | None:
-    """The launch for a 3x3, stride 1, ungrouped convolution or input gradient; None for others.
+    """The launch for a 3x3, stride 1, ungrouped convolution or its gradients; None for others.
 
     Channels must be multiples of 16 on both sides, images NHWC, and the map at least 4x4 (smaller
     ones waste more of each tile than minimal filtering saves).
     """
     op = node.op
+    if isinstance(op, Conv2dWgrad | FusedConv2dWgrad):
+        return _wgrad(node, specs)
     if not isinstance(op, Conv2d | FusedConv2d | Conv2dDgrad | FusedConv2dDgrad):
         return None
     w = specs[node.inputs[1]]
@@ -124,6 +137,45 @@ def _selection(
     )
     workspace = filters + 9 * c * k * 4
     return Selection("winograd", "conv2d_winograd", CpuLaunch((pack, main)), workspace)
+
+
+def _wgrad(node: Node, specs: Mapping[str, TensorSpec]) -> Selection | None:
+    op = node.op
+    assert isinstance(op, Conv2dWgrad | FusedConv2dWgrad)
+    x, dy, dw = specs[node.inputs[0]], specs[node.inputs[1]], specs[node.outputs[0]]
+    if not _serves(op, dw, x, dy) or max(op.padding) > 2:
+        return None
+    n, c, h, w = x.shape
+    k = dy.shape[1]
+    block = max(b for b in range(16, _FILTER_BLOCK + 1, 16) if k % b == 0)
+    item_bytes = 16 * c * block * 4
+    chunks = max(1, min(_CHUNKS, n, _PARTIAL_BYTES // (item_bytes * (k // block))))
+    items = chunks * (k // block)
+    bias = len(node.outputs) > 1
+    tiles = [-(-extent // 2) for extent in dy.shape[2:]]
+    staged = (2 * (2 * tiles[1] + 2) * c + 2 * 2 * tiles[1] * block) * 4
+    tile_rows = max(1, min(tiles[0], _STAGE_GOAL // staged))
+    geometry = (("C", c), ("K", k), ("KB", block), ("PAD_H", op.padding[0]),
+                ("PAD_W", op.padding[1]), ("BIAS", int(bias)))  # fmt: skip
+    tile = _block_tiles(c, block)
+    tuning = (("NV", 2 if block % 32 == 0 else 1), ("TILES", tile), ("TILE_ROWS", tile_rows))
+    partials, biases = Workspace(0), Workspace(items * item_bytes)
+    images = (Tensor(node.inputs[0]), Tensor(node.inputs[1]))
+    scratch = 4 * 16 * tile * (c + block) + tile_rows * staged + 2 * (2 * tiles[1] + 2) * c * 4
+    main = Phase(
+        Specialisation("conv2d_winograd_wgrad", (*geometry, *tuning)),
+        (*images, partials, biases, n, h, w, chunks),
+        items=items,
+        scratch=scratch,
+    )
+    outputs = (Tensor(node.outputs[0]), Tensor(node.outputs[1]) if bias else 0)
+    reduce = Phase(
+        Specialisation("conv2d_winograd_reduce", geometry),
+        (partials, biases, *outputs, *images, n, h, w, chunks),
+        items=k // 16,
+    )
+    workspace = items * (item_bytes + block * 4)
+    return Selection("winograd", "conv2d_winograd_wgrad", CpuLaunch((main, reduce)), workspace)
 
 
 def _or_null(name: str | None) -> Argument:
