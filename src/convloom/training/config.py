@@ -36,7 +36,7 @@ class RunConfig:
 
     Attributes:
         network: a name of the zoo, or ``path/net.py:function``.
-        data: name of the data set.
+        data: name of the data set, or a folder that holds one.
         data_dir: folder that holds its files; None looks in the usual places.
         epochs: passes over the training set.
         batch_size: images in one step.
@@ -129,6 +129,7 @@ class RunConfig:
         kept = replace(
             self,
             network=_absolute_network(self.network),
+            data=os.path.abspath(self.data) if os.path.isdir(self.data) else self.data,
             data_dir=None if self.data_dir is None else os.path.abspath(self.data_dir),
             out=None if self.out is None else os.path.abspath(self.out),
         )

@@ -6,10 +6,13 @@ epoch and the history. Everything else is a function of seed, epoch, batch and s
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +45,17 @@ class NonFiniteError(ConvloomError, ArithmeticError):
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
         self.step = step
+
+
+@contextlib.contextmanager
+def finished(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
+    """Closes an iterator however its use ends; a thread that makes batches ahead then stops."""
+    try:
+        yield batches
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 class Loop:
@@ -77,10 +91,6 @@ class Loop:
         )
         self.stop = StopRequest()
         self.stop_wanted = False
-        self._settings = checkpoint.describe(trainer, train, validation)
-        self._made_by = checkpoint.made_by(trainer)
-        self._network = checkpoint.network_text(trainer.model, train.shape)
-        self._parameters = [name for name, _ in trainer.model.named_parameters()]
         self._lr = trainer.optimizer.lr
         self._epoch = Totals()
         self._window = Totals()
@@ -146,19 +156,16 @@ class Loop:
     def _train_epoch(self) -> None:
         """The rest of the current epoch's batches."""
         before, began = self._seconds, time.perf_counter()
-        batches = self.batches.epoch(self.progress.epoch, self.progress.batch)
-        for batch in batches:
-            result = self._train_step(batch)
-            self._seconds = before + time.perf_counter() - began
-            self._tell("on_step", result=result)
-            if self._stop_asked():
-                close = getattr(batches, "close", None)
-                if close is not None:
-                    close()  # ends the thread that makes batches ahead
-                self._interrupt()
-            every = self.trainer.checkpoint_every
-            if every and self.progress.step % every == 0:
-                self._save(checkpoint.LAST)
+        every = self.trainer.checkpoint_every
+        with finished(self.batches.epoch(self.progress.epoch, self.progress.batch)) as batches:
+            for batch in batches:
+                result = self._train_step(batch)
+                self._seconds = before + time.perf_counter() - began
+                self._tell("on_step", result=result)
+                if self._stop_asked():
+                    self._interrupt()
+                if every and self.progress.step % every == 0:
+                    self._save(checkpoint.LAST)
 
     def _train_step(self, batch: Batch) -> StepResult:
         trainer, progress = self.trainer, self.progress
@@ -208,9 +215,10 @@ class Loop:
         self._epoch = Totals()
         self._seconds = 0.0
         self._tell("on_epoch", row=row)
-        self._save(checkpoint.LAST)
+        # The best first: killed in between, a resume makes this epoch again and saves both.
         if best is None or score(row) > score(best):
             self._save(checkpoint.BEST)
+        self._save(checkpoint.LAST)
 
     def _validate(self) -> Evaluation | None:
         """Figures over the validation set; a stop in the middle saves, and a resume starts over."""
@@ -225,7 +233,19 @@ class Loop:
 
         return self.trainer.evaluate_with(self.validation, self.trainer.batch_size, after_batch)
 
-    # Saving and stopping.
+    # Saving and stopping. What identifies a run costs a hash of its data: made when first saved.
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        return checkpoint.describe(self.trainer, self.train, self.validation)
+
+    @cached_property
+    def _made_by(self) -> dict[str, Any]:
+        return checkpoint.made_by(self.trainer)
+
+    @cached_property
+    def _network(self) -> str:
+        return checkpoint.network_text(self.trainer.model, self.train.shape)
 
     def _save(self, name: str) -> None:
         """Write a checkpoint, if there is a run folder; never one that holds NaN or Inf."""
@@ -238,7 +258,8 @@ class Loop:
                 raise self._non_finite(f"{tensor} has become NaN or infinite")
         path = out / name
         saved = Checkpoint(path, state, self._settings, self.record(), self._made_by, self._network)
-        checkpoint.save(saved, only=self._parameters if name == checkpoint.BEST else None)
+        weights = [name for name, _ in self.trainer.model.named_parameters() if name in state]
+        checkpoint.save(saved, only=weights if name == checkpoint.BEST else None)
         if name == checkpoint.LAST:
             self._saved = str(path)
         self._tell("on_checkpoint", details=(str(path),))

@@ -22,7 +22,7 @@ from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
 from convloom.training.history import History
 from convloom.training.interrupt import StopRequest
-from convloom.training.loop import Loop
+from convloom.training.loop import Loop, finished
 from convloom.training.metrics import Evaluation, Totals
 from convloom.training.optim import Optimizer
 from convloom.training.protocols import Dataset, Engine
@@ -206,9 +206,10 @@ class Trainer:
     ) -> Evaluation:
         """``evaluate`` with the engine as it is; ``after_batch`` is told the samples done."""
         totals = Totals()
-        for batch in dataset.batches(batch_size).epoch(0):
-            totals.add(self.engine.evaluate_step(batch.images, batch.labels))
-            after_batch(totals.n)
+        with finished(dataset.batches(batch_size).epoch(0)) as batches:
+            for batch in batches:
+                totals.add(self.engine.evaluate_step(batch.images, batch.labels))
+                after_batch(totals.n)
         return totals.means()
 
     def predict(self, images: np.ndarray, *, batch_size: int | None = None) -> np.ndarray:
