@@ -195,6 +195,7 @@ class TestShape:
     def test_concat_of_a_row_major_input(self) -> None:
         parts = [integers((3, c, 4, 5), c) for c in (3, 2)]
         compare(Concat(), *parts, exact=True, layouts=(ROW_MAJOR,))
+        compare(Slice(1, 4), np.concatenate(parts, axis=1), exact=True, layouts=(ROW_MAJOR,))
 
     def test_reordering_reshapes(self) -> None:
         shape, flat = (2, 5, 9, 13), flattened_nhwc(5, 9, 13)

@@ -63,7 +63,7 @@ class Builder:
         kernel = Specialisation(source, tuple(constants.items()))
         self.phases.append(Phase(kernel, arguments, items, scratch))
 
-    def input(self, name: str, wanted: Layout) -> Argument | None:
+    def input(self, name: str, wanted: Layout) -> Tensor | Workspace | None:
         """Where ``name`` lies in the order ``wanted``, copied there if need be.
 
         Row-major images become NHWC, and NHWC ones row-major. None for any other pair.

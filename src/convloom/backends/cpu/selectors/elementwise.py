@@ -33,12 +33,12 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     (output,) = node.outputs
     build = Builder(specs)
     places = [build.input(name, specs[output].layout) for name in node.inputs]
-    arguments = [place for place in places if place is not None]
-    if len(arguments) < len(places):
+    inputs = [place for place in places if place is not None]
+    if len(inputs) < len(places):
         return None
     size, source = specs[output].size, _SOURCES[node.op.name]
-    arguments += [Tensor(output), size]
-    build.add(source, {"CHUNK": CHUNK}, tuple(arguments), ceil_div(size, CHUNK))
+    arguments = (*inputs, Tensor(output), size)
+    build.add(source, {"CHUNK": CHUNK}, arguments, ceil_div(size, CHUNK))
     return build.selection(source)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 from convloom.backends.cpu.launch import Argument, Tensor
@@ -46,22 +47,15 @@ def _concat(build: Builder, node: Node) -> Selection | None:
 
 def _slice(build: Builder, node: Node) -> Selection | None:
     op = cast(Slice, node.op)
-    part = build.specs[node.outputs[0]]
-    source, whole = build.input(node.inputs[0], part.layout), build.specs[node.inputs[0]]
-    if not isinstance(source, Tensor):
+    part, whole = build.specs[node.outputs[0]], build.specs[node.inputs[0]]
+    source = build.input(node.inputs[0], part.layout)
+    if source is None:
         return None
-    row, rows = _row(whole)
+    row, rows = _row(whole.with_layout(part.layout))
     channel = row // whole.shape[1] if whole.shape[1] else 0
     width = _row(part)[0]
-    _copy(
-        build,
-        Tensor(source.name, 4 * op.start * channel),
-        Tensor(node.outputs[0]),
-        width,
-        row,
-        width,
-        rows,
-    )
+    first = replace(source, offset=source.offset + 4 * op.start * channel)
+    _copy(build, first, Tensor(node.outputs[0]), width, row, width, rows)
     return build.selection("copy_rows")
 
 
