@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import convloom as cl
+from convloom.data import idx
 from convloom.training import TrainingInterrupted
 from convloom.training.config import load_config
 from tests.cli.running import PATIENCE, command, environment, invoke, refused, spawn, words
@@ -118,6 +119,26 @@ def test_the_default_folder_is_a_new_one(tmp_path: Path, net: Path, monkeypatch)
         "net-digits-1",
         "net-digits-2",
     ]
+
+
+def test_a_folder_of_ones_own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "my own"
+    folder.mkdir()
+    train, test = cl.data.load("digits")
+    for part, split in (("train", train), ("t10k", test)):
+        idx.write(folder / f"{part}-images-idx3-ubyte", split.images[:100, 0])
+        idx.write(folder / f"{part}-labels-idx1-ubyte", split.labels[:100].astype(np.uint8))
+    monkeypatch.chdir(tmp_path)
+    result = invoke("train", "lenet", "--data", "my own", "--epochs", "1")
+    assert result.exit_code == 0, result.output
+    run = tmp_path / "runs" / "lenet-my own-1"
+    assert load_config(run).data == str(folder)
+    assert f"eval 'runs/lenet-my own-1' --data '{folder}'" in result.stdout
+    monkeypatch.chdir("/")
+    assert invoke("resume", run).exit_code == 0
+    assert json.loads(invoke("eval", run, "--json").stdout)["n"] == 100
+    plan = json.loads(invoke("plan", "lenet", "--data", folder, "--json").stdout)
+    assert plan["steps"][0]["inputs"][0].startswith("64×1×8×8")
 
 
 def test_a_run_is_not_replaced_unless_asked(trained: Path, tmp_path: Path) -> None:

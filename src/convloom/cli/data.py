@@ -55,7 +55,7 @@ def show_list(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Show the data sets that have a name, and where each lies on this machine."""
+    """Show the data sets and where they lie on this machine."""
     from convloom.data import available, catalog
 
     with as_usage():
@@ -76,7 +76,7 @@ def show_list(
 
 
 def get(name: Name, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Make sure that a data set is on this machine, fetching it if it is not, and check it."""
+    """Fetch a data set, if it is not here, and check it."""
     from convloom.cli.runs import Download
     from convloom.data import catalog
     from convloom.data import get as get_set
@@ -90,7 +90,10 @@ def get(name: Name, data_dir: DataDir = None, as_json: Json = False, quiet: Quie
 
 
 def info(name: Name, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Describe a data set on this machine, after reading and checking it. Fetches nothing."""
+    """Describe a data set that is on this machine.
+
+    All of it is read and checked; nothing is fetched.
+    """
     from convloom.data import catalog
     from convloom.data import info as info_of
 

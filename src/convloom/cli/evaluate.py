@@ -61,9 +61,10 @@ def evaluate(
     output = Output(as_json, quiet)
     network = open_saved(saved, best=best)
     config = network.config
-    if data is None and data_dir is None and config is not None and config.data_dir is not None:
+    name = network.data(data)
+    if data_dir is None and config is not None and name == config.data and config.data_dir:
         data_dir = Path(config.data_dir)
-    parts = load_data(network.data(data), data_dir, output)
+    parts = load_data(name, data_dir, output)
     dataset = network.fitted(parts[0] if train_set else parts[1])
     trainer = Trainer(
         network.model,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,8 @@ def summary(folder: Path, history: History) -> str:
 
 def next_steps(config: RunConfig) -> str:
     """What to do with a trained network."""
-    return (
-        f"\nnext:\n  convloom eval {config.out} --data {config.data}"
-        f"\n  convloom predict {config.out} IMAGE.png"
-    )
+    folder, data = shlex.quote(config.out or ""), shlex.quote(config.data)
+    return f"\nnext:\n  convloom eval {folder} --data {data}\n  convloom predict {folder} IMAGE.png"
 
 
 def farewell(folder: Path, stopped: KeyboardInterrupt) -> str:
@@ -95,7 +94,7 @@ def document(
         "best": _figures(history.best(), test_images),
         "epochs": [asdict(row) for row in history],
         "settings": config.to_json(),
-        "resume": f"convloom resume {folder}" if last and not finished else None,
+        "resume": f"convloom resume {shlex.quote(str(folder))}" if last and not finished else None,
     }
 
 

@@ -64,6 +64,8 @@ def settings(model: str, flags: dict[str, Any]) -> RunConfig:
         else:
             config = resolve({}, {**flags, "network": model})
         check_names(config)
+    if catalog.find(config.data) is None:  # a folder; the run may be resumed from elsewhere
+        config = replace(config, data=os.path.abspath(os.path.expanduser(config.data)))
     return config
 
 
@@ -71,10 +73,15 @@ def check_names(config: RunConfig) -> None:
     """Look up every name before any work begins. Raises ConvloomError for what cannot be."""
     if not models.is_file(config.network):
         models.get(config.network)
-    if not Path(config.data).is_dir():
-        catalog.get(config.data)
+    check_data(config.data)
     check_rung(get_backend(resolve_device(config.device)), config.kernels)
     _augmentation(config)
+
+
+def check_data(name: str) -> None:
+    """Raises DataError where neither a data set nor a folder has that name."""
+    if not Path(name).expanduser().is_dir():
+        catalog.get(name)
 
 
 def prepare(config: RunConfig, output: Output) -> Run:
@@ -94,9 +101,8 @@ def load_data(
     Raises:
         UsageError: no data set and no folder has that name.
     """
-    if not Path(name).is_dir():
-        with as_usage():
-            catalog.get(name)
+    with as_usage():
+        check_data(name)
     with Download(output) as download:
         return load(name, data_dir, progress=download)
 

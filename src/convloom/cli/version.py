@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
 
 
 def version(as_json: Json = False) -> None:
-    """Print the versions of convloom, Python and NumPy, and the machine."""
+    """Print what is installed, for bug reports."""
     import platform
 
     import numpy as np
