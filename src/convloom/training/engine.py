@@ -62,7 +62,7 @@ class Engine:
         model: Module,
         *,
         loss: Loss | None = None,
-        optimizer: Any = None,
+        optimizer: Optimizer | None = None,
         input_shape: tuple[int, int, int],
         device: str = "auto",
         kernels: str = "auto",
@@ -71,7 +71,7 @@ class Engine:
     ) -> None:
         self.model = model
         self.loss = loss
-        self.optimizer: Optimizer | None = optimizer
+        self.optimizer = optimizer
         self.input_shape = input_shape
         self.device = resolve_device(device)
         self.kernels = kernels

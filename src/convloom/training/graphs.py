@@ -41,6 +41,10 @@ class Optimizer(Protocol):
         """The op that updates the named parameters, all at once."""
         ...
 
+    def hyper(self, step: int) -> dict[str, float]:
+        """The hyper values of one update, given the number of updates before it."""
+        ...
+
 
 @dataclass(frozen=True)
 class TargetKind:

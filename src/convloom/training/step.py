@@ -11,7 +11,7 @@ from convloom.compiler import compile_graph, differentiate
 from convloom.compiler.interpret import interpret
 from convloom.ir import Graph, GraphBuilder, Plan, Role, ShapeError
 from convloom.training.engine import Engine
-from convloom.training.graphs import Loss
+from convloom.training.graphs import Loss, Optimizer
 
 if TYPE_CHECKING:
     from convloom.nn import Module
@@ -25,6 +25,7 @@ class TrainingStep:
 
     def __init__(self, engine: Engine, batch_size: int) -> None:
         self._engine = engine
+        self._overrides: dict[str, float] = {}
         self.batch_size = batch_size
 
     @property
@@ -47,11 +48,23 @@ class TrainingStep:
         Returns:
             The mean loss of the batch, before the update.
         """
+        self._set_rates()
         return self._engine.train_step(x, y).loss
 
     def set_hyper(self, **values: float) -> None:
-        """Change rates between steps (``lr=0.1``); nothing is compiled again."""
+        """Change rates from the next step on (``lr=0.1``); nothing is compiled again.
+
+        Raises:
+            KeyError: a name that is not in ``ops.control.HYPER``.
+        """
         self._engine.set_hyper(**values)
+        self._overrides.update(values)
+
+    def _set_rates(self) -> None:
+        """The optimiser's values for this step (AdamW's change with it), then the user's."""
+        optimizer, done = self._engine.optimizer, self._engine.steps_done
+        rates = {} if optimizer is None else optimizer.hyper(done)
+        self._engine.set_hyper(**{**rates, **self._overrides})
 
     def read(self, name: str) -> np.ndarray:
         """A copy of a tensor: ``0.weight``, ``0.weight.grad``, ``0.weight.momentum``, ``output``.
@@ -71,13 +84,14 @@ class TrainingStep:
 
     def watch(self, x: np.ndarray, y: np.ndarray) -> str | None:
         """One step run kernel by kernel; names the first that made a NaN or Inf, or None."""
+        self._set_rates()
         return self._engine.watched_step(x, y)
 
 
 def compile(
     model: Module,
     loss: Loss,
-    optimizer: Any,
+    optimizer: Optimizer,
     *,
     batch_size: int,
     input_shape: tuple[int, int, int],
