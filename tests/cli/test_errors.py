@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from convloom import ConvloomError
-from convloom.cli.errors import UsageError, exit_code_of, explain, unknown
+from convloom.cli.errors import UsageError, exit_code_of, explain
 
 
 def test_explain_convloom_error():
@@ -36,15 +36,6 @@ def test_explain_bug():
     assert "bug" in message
     assert "KeyError: 'weight'" in message
     assert "--traceback" in message
-
-
-def test_unknown_suggests():
-    assert str(unknown("data set", "minst", ["mnist", "digits"])) == (
-        "unknown data set 'minst'; did you mean mnist?"
-    )
-    assert str(unknown("data set", "zzz", ["mnist", "digits"])) == (
-        "unknown data set 'zzz'; known are digits, mnist"
-    )
 
 
 @pytest.mark.parametrize(

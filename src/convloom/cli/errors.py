@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import typer
@@ -37,14 +36,6 @@ def as_usage() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def unknown(what: str, name: str, known: Iterable[str], remedy: str = "") -> UsageError:
-    """An error for a name outside a list, with the nearest names as a suggestion."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else remedy or f"known are {', '.join(known)}"
-    return UsageError(f"unknown {what} {name!r}; {hint}")
-
-
 class OneLineErrors(TyperGroup):
     """The top command: runs the command line and turns whatever is raised into one line.
 
@@ -71,7 +62,8 @@ class OneLineErrors(TyperGroup):
                 rest, prog_name or "convloom", complete_var, False, windows_expand_args, **extra
             )
 
-        sys.exit(exit_code_of(call, tracebacks=wanted or bool(os.environ.get(_TRACEBACK_VARIABLE))))
+        wanted = wanted or os.environ.get(_TRACEBACK_VARIABLE, "0") not in ("", "0")
+        sys.exit(exit_code_of(call, tracebacks=wanted))
 
 
 def exit_code_of(call: Callable[[], object], *, tracebacks: bool = False) -> int:
@@ -98,12 +90,12 @@ def exit_code_of(call: Callable[[], object], *, tracebacks: bool = False) -> int
 
 def explain(error: BaseException) -> tuple[str, int]:
     """The one line that says what went wrong, and the exit code."""
-    from convloom.ir.errors import ConvloomError  # with NumPy behind it: not before it is needed
-
     if isinstance(error, _ClickUsageError):
         return _usage(error), USAGE
     if isinstance(error, UsageError):
         return str(error), USAGE
+    from convloom.ir.errors import ConvloomError  # with NumPy behind it: not before it is needed
+
     if isinstance(error, ConvloomError):
         return str(error), FAILURE
     if isinstance(error, OSError):
