@@ -53,7 +53,10 @@ CL_INLINE void accumulate(vec (&acc)[ROWS * PC][NV], const f32* x, i64 tile_row,
                             acc[row * PC + p][v] = fma(pixel, filter[v], acc[row * PC + p][v]);
                     }
                 w += KB;
-                CL_UNROLL for (int row = 0; row < ROWS; row++) at[row]++;
+                CL_UNROLL for (int row = 0; row < ROWS; row++) {
+                    at[row]++;
+                    CL_OPAQUE(at[row]);
+                }
             }
         }
 }

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "conv2d_core.h"
-#include "reduce.h"
+#include "lanes.h"
 
 namespace convloom {
 

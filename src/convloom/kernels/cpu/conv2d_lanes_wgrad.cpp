@@ -22,7 +22,10 @@ CL_INLINE void lanes_wgrad_tile(f32* dw, const f32* x, i64 x_row, i64 x_line, i6
             const vec g = load_tail(dy, left);
             CL_UNROLL for (int i = 0; i < ROWS * A; i++)
                 acc[i] = fma(load(at[i / A] + i % A * LT), g, acc[i]);
-            CL_UNROLL for (int r = 0; r < ROWS; r++) at[r] += x_pixel;
+            CL_UNROLL for (int r = 0; r < ROWS; r++) {
+                at[r] += x_pixel;
+                CL_OPAQUE(at[r]);
+            }
         }
     }
     CL_UNROLL for (int i = 0; i < ROWS * A; i++) store(dw + i / A * ROW + i % A * LT, acc[i]);

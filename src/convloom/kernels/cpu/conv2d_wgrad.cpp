@@ -49,7 +49,10 @@ CL_INLINE void wgrad_tile(f32* dw, const f32* x, i64 x_row, i64 x_line, i64 x_pi
                 CL_UNROLL for (int v = 0; v < NV; v++) acc[i][v] = fma(value, g[v], acc[i][v]);
             }
             dy += dy_pixel;
-            CL_UNROLL for (int r = 0; r < ROWS; r++) at[r] += x_pixel;
+            CL_UNROLL for (int r = 0; r < ROWS; r++) {
+                at[r] += x_pixel;
+                CL_OPAQUE(at[r]);
+            }
         }
     }
     CL_UNROLL for (int i = 0; i < ROWS * A; i++)

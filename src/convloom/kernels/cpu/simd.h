@@ -27,6 +27,10 @@
 #define CL_UNROLL _Pragma("GCC unroll 64")
 #endif
 
+// Hides where a running pointer comes from. A register tile has no register to spare, and without
+// this compilers keep what one step loaded for the next one, and spill the sums.
+#define CL_OPAQUE(pointer) asm("" : "+r"(pointer))
+
 namespace convloom {
 
 constexpr int LANES = CL_LANES;

@@ -46,6 +46,10 @@ from convloom.ops.fused import (
 
 #: Bytes of one item's share of a filter gradient: it stays in the second-level cache.
 GRADIENT_BYTES = 640 * 1024
+#: Products a dy element up to which copying dy for the filter gradient costs more than it saves.
+SHALLOW = 256
+#: Channels that a 1x1 convolution sums before it walks the next filters.
+DEPTH = 512
 #: Most bytes that all partial filter gradients of a step may take.
 PARTIAL_BYTES = 8 * 1024 * 1024
 
@@ -189,14 +193,15 @@ def _pointwise(
     # A long row: the tile must not depend on the batch.
     tile = pixel_tile(1, 10_000, outputs, inputs, False, False)
     pixels = problem.n * problem.h * problem.w
-    longest = max(1, STAGED_BYTES // (4 * inputs) // tile.cols)
-    chunk = tile.cols * min(longest, 16)
+    block = min(inputs, DEPTH)
+    chunk = tile.cols * max(1, min(16, STAGED_BYTES // (4 * block) // tile.cols))
     kernel = specialise(
         "conv2d_pointwise",
         epilogue,
         {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
         MASK=int(mask != ABSENT),
         CHUNK=chunk,
+        BLOCK=block,
     )
     pack, nbytes = _pack(problem, tile.block, flip, w, Workspace())
     main = Phase(kernel, (x, Workspace(), bias, mask, y, pixels), items=math.ceil(pixels / chunk))
@@ -310,7 +315,7 @@ def _wgrad_phases(
         index == ABSENT
         and not problem.planar_y
         and problem.kg % tile.block == 0
-        and problem.k == tile.block
+        and (problem.k == tile.block or problem.depth <= SHALLOW)
     )
     constants = {
         **problem.constants,
