@@ -11,25 +11,17 @@ from convloom.backends.cpu.jit import Jit
 from convloom.backends.cpu.launch import Argument, CpuLaunch, Phase, Specialisation, Tensor
 from convloom.backends.cpu.launch import Workspace as WorkspaceArgument
 from convloom.backends.cpu.pool import COUNTER_BYTES, Pool, default_threads, shared_pool
-from convloom.backends.cpu.storage import CpuStorage, TensorMemory, allocate
-from convloom.ir import PERSISTENT, Node, Plan, Role, Step
+from convloom.backends.cpu.storage import CpuStorage, allocate
+from convloom.backends.host import HostExecutable, TensorMemory
+from convloom.ir import Node, Plan, Step
 
 
-class CpuExecutable:
+class CpuExecutable(HostExecutable):
     """Runs a plan. Kernels are compiled, and every address is fixed, on construction."""
 
     def __init__(self, plan: Plan, storage: CpuStorage, jit: Jit | None) -> None:
-        storage.check(plan)
-        self._plan = plan
+        super().__init__(plan, storage, allocate)
         self._storage = storage
-        self._arenas = {
-            name: storage.arena if name == PERSISTENT else allocate(nbytes)
-            for name, nbytes in plan.arenas.items()
-        }
-        self._tensors = {
-            name: self._bind(name) for name in plan.buffers if name in plan.graph.specs
-        }
-        self._readable = plan.graph.kept() | frozenset(plan.graph.roles)
         self._threads = default_threads()
         launches = [s.selection.launch for s in plan.steps if s.selection.launch is not None]
         addresses: dict[Specialisation, int] = {}
@@ -39,11 +31,6 @@ class CpuExecutable:
             pool = shared_pool(jit.runtime())
         self._single = [self._part([step], addresses, pool) for step in plan.steps]
         self._parts = [self._part(run, addresses, pool) for run in _stretches(plan.steps)]
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that runs."""
-        return self._plan
 
     @property
     def storage(self) -> CpuStorage:
@@ -69,51 +56,6 @@ class CpuExecutable:
     def run_step(self, index: int) -> None:
         """Run one step alone, for profiles and watched runs; its inputs must have been made."""
         self._single[index](self._threads)
-
-    def run_watched(self) -> str | None:
-        """Run step by step; returns the title of the first step that made a NaN or Inf.
-
-        The run stops there, so that an update never carries the fault into the parameters.
-        """
-        for index, step in enumerate(self._plan.steps):
-            self.run_step(index)
-            for name in step.node.outputs:
-                tensor = self._tensors.get(name)
-                if tensor is not None and not _finite(tensor.flat):
-                    return step.node.title
-        return None
-
-    def read(self, name: str) -> np.ndarray:
-        """A copy of a kept tensor, in its logical shape.
-
-        Raises:
-            KeyError: the tensor does not exist, or its memory is reused within the run.
-        """
-        if name not in self._readable or name not in self._tensors:
-            reason = (
-                "is not kept after a run, its memory is reused"
-                if name in self._plan.graph.specs
-                else "is not a tensor of this plan"
-            )
-            known = ", ".join(sorted(self._readable & self._tensors.keys()))
-            raise KeyError(f"{name!r} {reason}; these can be read: {known}")
-        return self._tensors[name].read()
-
-    def write(self, name: str, value: np.ndarray) -> None:
-        """Replace an input, parameter, state or control.
-
-        Raises:
-            KeyError: the tensor is none of these.
-            ShapeError: the shape differs, or the dtype cannot be converted.
-        """
-        if self._plan.graph.role(name) is Role.TRANSIENT or name not in self._tensors:
-            known = ", ".join(n for n in self._plan.graph.roles if n in self._tensors)
-            raise KeyError(f"{name!r} cannot be written; these can: {known}")
-        self._tensors[name].write(value)
-
-    def _bind(self, name: str) -> TensorMemory:
-        buffer = self._plan.buffers[name]
-        return TensorMemory(name, self._plan.spec(name), self._arenas[buffer.arena], buffer.offset)
 
     def _part(
         self, steps: Sequence[Step], addresses: dict[Specialisation, int], pool: Pool | None
@@ -202,7 +144,3 @@ def _launch(step: Step) -> CpuLaunch:
     launch = step.selection.launch
     assert isinstance(launch, CpuLaunch)
     return launch
-
-
-def _finite(values: np.ndarray) -> bool:
-    return values.dtype.kind != "f" or bool(np.isfinite(values).all())
