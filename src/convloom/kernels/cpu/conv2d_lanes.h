@@ -25,7 +25,7 @@ struct Lanes {
 // For lane l of a vector: the lane of its group's j-th channel, where IN == OUT divides LANES.
 template <int GROUP, int J, int... L>
 CL_INLINE vec group_channel(vec v, LaneList<L...>) {
-    return __builtin_shufflevector(v, v, (L / GROUP * GROUP + J)...);
+    return shuffle<(L / GROUP * GROUP + J)...>(v, v);
 }
 
 template <int GROUP, int J>

@@ -17,28 +17,38 @@ struct MakeLanes<0, I...> {
     using type = LaneList<I...>;
 };
 
+// Lane l: lane I[l] of a and b joined. g++ has clang's builtin from version 12 on.
+template <int... I>
+CL_INLINE vec shuffle(vec a, vec b) {
+#if __has_builtin(__builtin_shufflevector)
+    return __builtin_shufflevector(a, b, I...);
+#else
+    return __builtin_shuffle(a, b, ivec{I...});
+#endif
+}
+
 // Lane l: a[l] where l has bit D clear, else b[l].
 template <int D, int... L>
 CL_INLINE vec keep_lanes(vec a, vec b, LaneList<L...>) {
-    return __builtin_shufflevector(a, b, (L & D ? L + LANES : L)...);
+    return shuffle<(L & D ? L + LANES : L)...>(a, b);
 }
 
 // Lane l: a[l ^ D] where l has bit D clear, else b[l ^ D].
 template <int D, int... L>
 CL_INLINE vec swap_lanes(vec a, vec b, LaneList<L...>) {
-    return __builtin_shufflevector(a, b, (L & D ? (L ^ D) + LANES : (L ^ D))...);
+    return shuffle<(L & D ? (L ^ D) + LANES : (L ^ D))...>(a, b);
 }
 
 // Lane l: a[l] where l has bit D clear, else b[l ^ D].
 template <int D, int... L>
 CL_INLINE vec first_half(vec a, vec b, LaneList<L...>) {
-    return __builtin_shufflevector(a, b, (L & D ? (L ^ D) + LANES : L)...);
+    return shuffle<(L & D ? (L ^ D) + LANES : L)...>(a, b);
 }
 
 // Lane l: a[l ^ D] where l has bit D clear, else b[l].
 template <int D, int... L>
 CL_INLINE vec second_half(vec a, vec b, LaneList<L...>) {
-    return __builtin_shufflevector(a, b, (L & D ? L + LANES : (L ^ D))...);
+    return shuffle<(L & D ? L + LANES : (L ^ D))...>(a, b);
 }
 
 // One vector of the sums over all lanes of v[0], v[1], …; v is used up.
