@@ -1,0 +1,74 @@
+"""Which CUDA kernel runs an op: one module an op family, each with a table ``LADDER``.
+
+A ladder maps (op name, rung) to a function ``(node, specs) -> Selection | None``, which looks at
+the op and the specs only. ``select_kernel`` walks the rungs from the highest allowed one down.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from functools import cache
+
+from convloom.ir import Node, Selection, TensorSpec
+
+#: The ladder, lowest first: a thread an output; neighbouring ops in one kernel; tiles in shared
+#: memory and registers; sums by shuffles.
+RUNGS = ("naive", "fused", "tiled", "warp")
+
+Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
+
+#: {module of this package: the ops it serves}.
+FAMILIES = {
+    "conv2d": (
+        "Conv2d",
+        "Conv2dDgrad",
+        "Conv2dWgrad",
+        "FusedConv2d",
+        "FusedConv2dDgrad",
+        "FusedConv2dWgrad",
+        "PooledConv2dGrad",
+    ),
+    "elementwise": ("ReLU", "ReLUGrad", "Add", "Dropout", "DropoutGrad"),
+    "linear": (
+        "Linear",
+        "LinearDgrad",
+        "LinearWgrad",
+        "FusedLinear",
+        "FusedLinearDgrad",
+        "FusedLinearWgrad",
+    ),
+    "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect"),
+    "pool": ("MaxPool2d", "MaxPool2dGrad", "AvgPool2d", "AvgPool2dGrad"),
+    "reduction": ("BiasGrad", "GradientNorm"),
+    "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
+    "update": ("SGD", "AdamW"),
+}
+
+
+def select_kernel(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
+    """The kernel of the highest rung, up to ``kernels``, that serves ``node``; None without one.
+
+    Raises ValueError if ``kernels`` is neither ``auto`` nor a rung.
+    """
+    if kernels != "auto" and kernels not in RUNGS:
+        raise ValueError(f"unknown kernels {kernels!r}; known are auto, {', '.join(RUNGS)}")
+    highest = len(RUNGS) - 1 if kernels == "auto" else RUNGS.index(kernels)
+    ladder = _ladder(node.op.name)
+    for rung in reversed(RUNGS[: highest + 1]):
+        build = ladder.get(rung)
+        selection = build(node, specs) if build else None
+        if selection is not None:
+            return selection
+    return None
+
+
+@cache
+def _ladder(op: str) -> dict[str, Build]:
+    """{rung: what builds it} of an op."""
+    for family, ops in FAMILIES.items():
+        if op in ops:
+            table: Mapping[tuple[str, str], Build]
+            table = importlib.import_module(f"{__name__}.{family}").LADDER
+            return {rung: build for (name, rung), build in table.items() if name == op}
+    return {}

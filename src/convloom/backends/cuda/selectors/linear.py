@@ -1,0 +1,93 @@
+"""Kernels for the fully connected layer and its gradients, fused or not.
+
+A weight behind a Flatten is stored in the order of the flattened image; input and weight must
+then be in the same order, and the kernels see plain row-major matrices.
+"""
+
+from __future__ import annotations
+
+from convloom.backends.cuda.launch import Argument, Tensor
+from convloom.backends.cuda.selectors.common import (
+    ABSENT,
+    Builder,
+    Specs,
+    dtypes,
+    row_major,
+    tensors,
+)
+from convloom.ir import Node, Selection
+
+#: {op: (index of the activation as wide as the weight, index of the weight)}; outputs count after
+#: inputs.
+_WIDE = {
+    "Linear": (0, 1),
+    "FusedLinear": (0, 1),
+    "LinearDgrad": (-1, 1),
+    "FusedLinearDgrad": (-1, 1),
+    "LinearWgrad": (0, 2),
+    "FusedLinearWgrad": (0, 2),
+}
+
+
+def _forward(node: Node, specs: Specs) -> Selection | None:
+    """Serves float32 of any size but empty weights."""
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    constants = {"I": width, "O": outputs, "BIAS": int(len(node.inputs) > 2)}
+    build.each("linear_fprop/naive", constants, _forward_arguments(node, n), n * outputs)
+    return build.selection("naive", "linear_fprop")
+
+
+def _dgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    constants = {"I": width, "O": outputs}
+    arguments: tuple[Argument, ...] = (*tensors(node), n)
+    build.each("linear_dgrad/naive", constants, arguments, n * width)
+    return build.selection("naive", "linear_dgrad")
+
+
+def _wgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    constants = {"I": width, "O": outputs}
+    arguments: tuple[Argument, ...] = (*tensors(node), n)
+    build.each("linear_wgrad/naive", constants, arguments, outputs * width)
+    return build.selection("naive", "linear_wgrad")
+
+
+def _forward_arguments(node: Node, n: int) -> tuple[Argument, ...]:
+    bias = Tensor(node.inputs[2]) if len(node.inputs) > 2 else ABSENT
+    return (Tensor(node.inputs[0]), Tensor(node.inputs[1]), bias, Tensor(node.outputs[0]), n)
+
+
+def _sizes(node: Node, specs: Specs) -> tuple[int, int, int]:
+    """Samples, inputs and outputs of the layer."""
+    names = (*node.inputs, *node.outputs)
+    wide, weight = _WIDE[node.op.name]
+    outputs, width = specs[names[weight]].shape
+    return specs[names[wide]].shape[0], width, outputs
+
+
+def _served(node: Node, specs: Specs) -> bool:
+    names = (*node.inputs, *node.outputs)
+    wide, weight = (names[at] for at in _WIDE[node.op.name])
+    if set(dtypes(node, specs)) != {"float32"} or specs[weight].size == 0:
+        return False
+    alike = {wide, weight} | ({node.inputs[2]} if _masked(node) else set())
+    layouts = {(specs[name].layout.order, specs[name].layout.view) for name in alike}
+    return len(layouts) == 1 and all(row_major(specs[name]) for name in set(names) - alike)
+
+
+def _masked(node: Node) -> bool:
+    return getattr(node.op, "mask", "none") == "relu"
+
+
+LADDER = {
+    ("Linear", "naive"): _forward,
+    ("LinearDgrad", "naive"): _dgrad,
+    ("LinearWgrad", "naive"): _wgrad,
+}

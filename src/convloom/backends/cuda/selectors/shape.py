@@ -1,0 +1,104 @@
+"""Kernels that move elements: Concat, Slice, and Flatten or Unflatten that reorder memory."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from convloom.backends.cuda.launch import Tensor
+from convloom.backends.cuda.selectors.common import (
+    Builder,
+    Specs,
+    View,
+    channels_last,
+    dtypes,
+    image_order,
+)
+from convloom.ir import NHWC, Node, Selection, TensorSpec
+from convloom.ops import Slice
+
+
+def _concat(node: Node, specs: Specs) -> Selection | None:
+    """Serves float32 tensors, each row-major or NHWC."""
+    if not _served(node, specs):
+        return None
+    build, whole = Builder(specs), specs[node.outputs[0]]
+    samples, shape = _images(whole)
+    target, start = _view(whole), 0
+    for name in node.inputs:
+        part = _images(specs[name])[1]
+        to = Tensor(node.outputs[0], 4 * start * target.channel)
+        views = _view(specs[name]), target
+        build.copy(Tensor(name), to, samples, part, views, channels_last(whole))
+        start += part[0]
+    assert start == shape[0]
+    return build.selection("naive", "copy_strided")
+
+
+def _slice(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    op = cast(Slice, node.op)
+    build, part = Builder(specs), specs[node.outputs[0]]
+    samples, shape = _images(part)
+    source = _view(specs[node.inputs[0]])
+    build.copy(
+        Tensor(node.inputs[0], 4 * op.start * source.channel),
+        Tensor(node.outputs[0]),
+        samples,
+        shape,
+        (source, _view(part)),
+        channels_last(part),
+    )
+    return build.selection("naive", "copy_strided")
+
+
+def _reshape(node: Node, specs: Specs) -> Selection | None:
+    """Serves float32 in the row-major or the NHWC order of one image."""
+    if set(dtypes(node, specs)) != {"float32"}:
+        return None
+    before, after = specs[node.inputs[0]], specs[node.outputs[0]]
+    image = before if len(before.shape) == 4 else after
+    orders = _channels_last_of(before, image), _channels_last_of(after, image)
+    if orders[0] is None or orders[1] is None:
+        return None
+    samples, shape = _images(image)
+    build = Builder(specs)
+    views = View.of(shape, orders[0]), View.of(shape, orders[1])
+    build.copy(Tensor(node.inputs[0]), Tensor(node.outputs[0]), samples, shape, views, orders[1])
+    return build.selection("naive", "copy_strided")
+
+
+def _served(node: Node, specs: Specs) -> bool:
+    names = (*node.inputs, *node.outputs)
+    return set(dtypes(node, specs)) == {"float32"} and all(image_order(specs[n]) for n in names)
+
+
+def _images(spec: TensorSpec) -> tuple[int, tuple[int, int, int]]:
+    """Samples, and (channels, rows, columns) of each; any axes after the third count as columns."""
+    shape = (*spec.shape, 1, 1)[: max(4, len(spec.shape))]
+    return shape[0], (shape[1], shape[2], math.prod(shape[3:]))
+
+
+def _view(spec: TensorSpec) -> View:
+    return View.of(_images(spec)[1], channels_last(spec))
+
+
+def _channels_last_of(spec: TensorSpec, image: TensorSpec) -> bool | None:
+    """Whether the memory is in the NHWC order of ``image``; None for an order of another kind."""
+    layout = spec.layout
+    if layout.order is None:
+        return False
+    if layout.order != NHWC.order or len(image.shape) != 4:
+        return None
+    if layout.view is None:
+        return True if spec.shape == image.shape else None
+    return True if layout.view == (-1, *image.shape[1:]) else None
+
+
+LADDER = {
+    ("Concat", "naive"): _concat,
+    ("Slice", "naive"): _slice,
+    ("Flatten", "naive"): _reshape,
+    ("Unflatten", "naive"): _reshape,
+}

@@ -1,0 +1,63 @@
+"""Kernels for the update rules."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from convloom.backends.cuda.launch import Argument, Tensor
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
+from convloom.ir import Node, Selection
+from convloom.ops import SGD, AdamW
+
+
+def _each_parameter(node: Node, specs: Specs) -> Selection | None:
+    """Serves float32 parameters; gradients and states must lie as their parameter does."""
+    op = cast(SGD | AdamW, node.op)
+    groups = _groups(node)
+    if not _alike(groups, specs):
+        return None
+    build, source = Builder(specs), op.name.lower()
+    for i in range(op.count):
+        mine = [group[i] for group in groups]
+        size = specs[mine[0]].size
+        facts = (size, float(op.rate[i]), float(op.decay[i]))
+        arguments = (*_controls(node), *(Tensor(name) for name in mine), *facts)
+        build.each(f"{source}/naive", _constants(op), arguments, size)
+    return build.selection("naive", source)
+
+
+def _groups(node: Node) -> list[tuple[str, ...]]:
+    """Parameters, gradients, each state, then new parameters and each new state."""
+    op = cast(SGD | AdamW, node.op)
+    step = op.count or 1
+    inputs, outputs = node.inputs[op.first :], node.outputs
+    return [
+        *(inputs[i : i + step] for i in range(0, len(inputs), step)),
+        *(outputs[i : i + step] for i in range(0, len(outputs), step)),
+    ]
+
+
+def _controls(node: Node) -> tuple[Argument, Argument]:
+    """The hyper vector, and the norm where gradients are clipped by it."""
+    clipped = cast(SGD | AdamW, node.op).clip
+    return Tensor(node.inputs[0]), Tensor(node.inputs[1]) if clipped else ABSENT
+
+
+def _constants(op: SGD | AdamW) -> dict[str, int]:
+    constants = {"CLIP": int(op.clip)}
+    return constants | {"NESTEROV": int(op.nesterov)} if isinstance(op, SGD) else constants
+
+
+def _alike(groups: list[tuple[str, ...]], specs: Specs) -> bool:
+    """Whether every tensor of every group is float32 and lies as the first group's does."""
+    return all(
+        specs[name].dtype == "float32" and same_order(specs[name].layout, specs[first].layout)
+        for group in groups
+        for name, first in zip(group, groups[0], strict=True)
+    )
+
+
+LADDER = {
+    ("SGD", "naive"): _each_parameter,
+    ("AdamW", "naive"): _each_parameter,
+}

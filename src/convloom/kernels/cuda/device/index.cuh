@@ -1,0 +1,48 @@
+// Where threads stand and where elements lie. Everything that grows with the batch is 64-bit.
+#pragma once
+
+#include "device/types.cuh"
+
+// The number of this thread in a grid of one dimension.
+__device__ __forceinline__ i64 global_thread() {
+    return i64(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+// The least integer that is at least a / b, for a >= 0 and b > 0.
+__host__ __device__ constexpr i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+
+// The least multiple of b that is at least a.
+__host__ __device__ constexpr i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
+__host__ __device__ constexpr i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+__host__ __device__ constexpr i64 greatest(i64 a, i64 b) { return a < b ? b : a; }
+
+// An element of a stack of images; filters are images too, one each.
+struct Place {
+    i64 image;
+    i32 channel, row, col;
+};
+
+// The place of element i of images (n, C, H, W) in memory: NHWC, or NCHW if ROW.
+template <i64 C, i64 H, i64 W, bool ROW>
+__device__ __forceinline__ Place place_of(i64 i) {
+    if constexpr (ROW) {
+        const i64 line = i / W, plane = line / H;
+        return {plane / C, i32(plane % C), i32(line % H), i32(i % W)};
+    } else {
+        const i64 pixel = i / C, line = pixel / W;
+        return {line / H, i32(i % C), i32(line % H), i32(pixel % W)};
+    }
+}
+
+// How far an element of an image (C, H, W) lies from the image's first: the inverse of place_of.
+template <i64 C, i64 H, i64 W, bool ROW>
+__device__ __forceinline__ i64 offset_of(i64 channel, i64 row, i64 col) {
+    return ROW ? (channel * H + row) * W + col : (row * W + col) * C + channel;
+}
+
+template <i64 C, i64 H, i64 W, bool ROW>
+__device__ __forceinline__ i64 offset_of(const Place& at) {
+    return at.image * (C * H * W) + offset_of<C, H, W, ROW>(at.channel, at.row, at.col);
+}

@@ -1,0 +1,16 @@
+// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i]
+//
+// One thread an output. x is (n, I), w (O, I), both row-major.
+// Limit: 2*I FLOPs an output against 8*I bytes of loads, which the caches must serve.
+#include "device/index.cuh"
+
+template <class P>
+__global__ void linear_fprop_naive(const f32* x, const f32* w, const f32* bias, f32* y, i64 n) {
+    const i64 at = global_thread();
+    if (at >= n * P::O) return;
+    const i64 o = at % P::O;
+    const f32 *row = x + at / P::O * P::I, *weights = w + o * P::I;
+    f32 sum = 0.0f;
+    for (i64 i = 0; i < P::I; ++i) sum = fmaf(row[i], weights[i], sum);
+    y[at] = P::BIAS != 0 ? sum + bias[o] : sum;
+}
