@@ -3,9 +3,10 @@
 // A convolution whose kernel is the whole input has this form too, with one "pixel" an image and
 // C*H*W channels.
 //
-// Item: CHUNK pixels; nothing is staged. Vectors run along output channels. Channels go by in blocks
+// Item: CHUNK pixels. Vectors run along output channels. Channels go by in blocks
 // of BLOCK, between which sums wait in y, so that a block of x and of filters stays in cache; the
-// order of a sum is that of the channels all the same.
+// order of a sum is that of the channels all the same. Where the pixels of a tile would fall into one
+// set of the cache (channels a multiple of a large power of two), the block of x is staged (STAGED).
 // Limit: 2*M*C*K FLOPs; bytes x, y once and the packed filters once an item.
 // Arguments: x, packed filters, bias, mask (0 where absent), y, M.
 #include "conv2d_core.h"
@@ -17,6 +18,12 @@ struct Depth {
     i64 channels;
     bool first, last;
 };
+
+// Distance of neighbouring pixels: staged ones are a vector apart from a power of two.
+template <class P>
+constexpr int pointwise_step() {
+    return P::STAGED ? P::BLOCK + 16 : P::C;
+}
 
 template <class P, int PC>
 CL_INLINE void pointwise_tile(const f32* x, const f32* w, const f32* bias, const f32* mask,
@@ -31,7 +38,7 @@ CL_INLINE void pointwise_tile(const f32* x, const f32* w, const f32* bias, const
     } else {
         start(acc, bias, left);
     }
-    accumulate<NV, 1, PC, P::C, P::KB>(acc, x, 0, w, Taps{1, 0, 1, 0, depth.channels});
+    accumulate<NV, 1, PC, pointwise_step<P>(), P::KB>(acc, x, 0, w, Taps{1, 0, 1, 0, depth.channels});
     const Target to{y, 0, P::K, 1, left};
     if (FULL && !depth.last)
         finish<true, NV, 1, PC>(acc, to, false, nullptr);
@@ -40,10 +47,11 @@ CL_INLINE void pointwise_tile(const f32* x, const f32* w, const f32* bias, const
 }
 
 template <class P>
-void conv2d_pointwise(const Arg* args, long item, Worker*) {
+void conv2d_pointwise(const Arg* args, long item, Worker* worker) {
     using Shape = TileShape<P::KB, 1, P::PC>;
     constexpr int PC = Shape::columns;
     constexpr i64 BLOCK = P::K % Shape::channels == 0 ? P::BLOCK : P::C;
+    constexpr int STEP = pointwise_step<P>();
     const i64 first = item * P::CHUNK, pixels = min(P::CHUNK, args[5].integer - first);
     const f32* x = (const f32*)args[0].address + first * P::C;
     const f32* bias = (const f32*)args[2].address;
@@ -51,11 +59,17 @@ void conv2d_pointwise(const Arg* args, long item, Worker*) {
     f32* y = (f32*)args[4].address + first * P::K;
     for (i64 c = 0; c < P::C; c += BLOCK) {
         const Depth depth{min(BLOCK, P::C - c), c == 0, c + BLOCK >= P::C};
+        const f32* from = x + c;
+        if constexpr (P::STAGED) {
+            f32* staged = (f32*)worker->scratch;
+            for (i64 m = 0; m < pixels; m++) copy(staged + m * STEP, from + m * P::C, depth.channels);
+            from = staged;
+        }
         for (i64 k = 0; k < P::K; k += Shape::channels) {
             const f32* w = (const f32*)args[1].address + (k / P::KB * P::C + c) * P::KB + k % P::KB;
             const f32* b = P::BIAS ? bias + k : nullptr;
             auto tile = [&]<int WIDTH>(i64 m) __attribute__((always_inline)) {
-                pointwise_tile<P, WIDTH>(x + m * P::C + c, w, b,
+                pointwise_tile<P, WIDTH>(from + m * STEP, w, b,
                                          P::MASK ? mask + m * P::K + k : nullptr,
                                          y + m * P::K + k, P::K - k, depth);
             };

@@ -15,7 +15,9 @@ from convloom.backends.cpu.selectors.conv2d_lanes import lanes_dgrad, lanes_fpro
 from convloom.backends.cpu.selectors.conv2d_problem import (
     ABSENT,
     CHUNKS,
+    CONFLICT,
     ITEMS,
+    LANES,
     PIXELS,
     STAGED_BYTES,
     Problem,
@@ -193,18 +195,23 @@ def _pointwise(
     # A long row: the tile must not depend on the batch.
     tile = pixel_tile(1, 10_000, outputs, inputs, False, False)
     pixels = problem.n * problem.h * problem.w
-    block = min(inputs, DEPTH)
+    whole = outputs % tile.block == 0  # else sums cannot wait in y between blocks
+    block = min(inputs, DEPTH) if whole else inputs
+    staged = whole and inputs % CONFLICT == 0
     chunk = tile.cols * max(1, min(16, STAGED_BYTES // (4 * block) // tile.cols))
     kernel = specialise(
         "conv2d_pointwise",
         epilogue,
         {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
-        MASK=int(mask != ABSENT),
-        CHUNK=chunk,
-        BLOCK=block,
+        {"MASK": int(mask != ABSENT), "CHUNK": chunk, "BLOCK": block, "STAGED": int(staged)},
     )
     pack, nbytes = _pack(problem, tile.block, flip, w, Workspace())
-    main = Phase(kernel, (x, Workspace(), bias, mask, y, pixels), items=math.ceil(pixels / chunk))
+    main = Phase(
+        kernel,
+        (x, Workspace(), bias, mask, y, pixels),
+        items=math.ceil(pixels / chunk),
+        scratch=chunk * (block + LANES) * 4 if staged else 0,
+    )
     return Selection("dense", "conv2d_pointwise", CpuLaunch((pack, main)), nbytes)
 
 
@@ -296,11 +303,12 @@ def _wgrad_phases(
     p, q = problem.out
     (uh, uw), (dh, _) = problem.geometry.stride, problem.geometry.dilation
     most_chunks = max(1, min(CHUNKS, PARTIAL_BYTES // (4 * problem.filter_size)))
-    run_of_all = problem.c * (problem.s if problem.adjacent else 1)
     pieces = 1 if problem.adjacent else problem.s
-    tile = filter_tile(problem.r, run_of_all, pieces, problem.kg, PIXELS)
-    slice_, split = _share(problem, tile.block, most_chunks)
-    run = -(-slice_ * (problem.s if problem.adjacent else 1) // tile.cols) * tile.cols
+    slice_, split = _share(problem, most_chunks)
+    length = slice_ * problem.s // pieces
+    tile = filter_tile(problem.r, length, pieces, min(split, problem.kg), PIXELS)
+    split = -(-split // tile.block) * tile.block
+    run = -(-length // tile.cols) * tile.cols
     blocks = -(-problem.kg // tile.block)
     partial = problem.groups * (problem.c // slice_) * blocks * tile.block
     partial *= problem.r * pieces * run
@@ -352,26 +360,35 @@ def _wgrad_phases(
 _LAYOUT = ("C", "G", "K", "R", "S", "DW", "CS", "KB", "A", "BIAS")
 
 
-def _share(problem: Problem, block: int, chunks: int) -> tuple[int, int]:
-    """Channels and filters of an item: its gradient fits the cache, and items are enough."""
-    channels, filters = problem.c, problem.kg
+def _share(problem: Problem, chunks: int) -> tuple[int, int]:
+    """Channels and filters of an item: the share that copies least of x and dy.
 
-    def items() -> int:
-        return chunks * problem.groups * (problem.c // channels) * -(-problem.kg // filters)
+    An item's gradient must fit the cache, and items should be enough for all cores. x is staged
+    once for every share of the filters, dy once for every share of the channels.
+    """
+    p, q = problem.out
+    uh, uw = problem.geometry.stride
+    best, least = (problem.c, problem.kg), math.inf
+    for slices in _divisors(problem.c):
+        for splits in range(1, -(-problem.kg // 64) + 1):
+            channels = problem.c // slices
+            filters = -(-problem.kg // splits // 32) * 32
+            nbytes = 4 * channels * filters * problem.r * problem.s
+            items = chunks * problem.groups * slices * splits
+            copies = p * q * (uh * uw * problem.c * splits + problem.kg * slices)
+            # Too large or too few shares are possible, but never preferred.
+            penalty = max(1.0, nbytes / GRADIENT_BYTES) ** 2
+            if nbytes > GRADIENT_BYTES // 8:
+                penalty *= max(1.0, ITEMS / items)
+            narrow = max(1.0, 24 / (channels * problem.s))
+            if copies * penalty * narrow < least:
+                best, least = (channels, filters), copies * penalty * narrow
+    return best
 
-    def nbytes() -> int:
-        return 4 * channels * filters * problem.r * problem.s
 
-    while nbytes() > GRADIENT_BYTES or (items() < ITEMS and nbytes() > GRADIENT_BYTES // 8):
-        if channels % 2 == 0 and channels > 64:
-            channels //= 2
-        elif filters > block:
-            filters = -(-(filters // 2) // block) * block
-        elif channels % 2 == 0 and channels > 16:
-            channels //= 2
-        else:
-            break
-    return channels, filters
+def _divisors(size: int) -> list[int]:
+    """1 and what divides ``size`` into parts of at least 16."""
+    return [1, *(d for d in range(2, size // 16 + 1) if size % d == 0)]
 
 
 def _wgrad_rows(problem: Problem, row: int, block: int, span: int) -> int:

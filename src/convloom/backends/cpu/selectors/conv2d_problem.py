@@ -25,6 +25,8 @@ CHUNKS = 16
 ITEMS = 16
 #: Output pixels over which a filter gradient's tile stays in registers: dy then fits in L1.
 PIXELS = 128
+#: Pixels this many floats apart (or a multiple of it) share few sets of the first-level cache.
+CONFLICT = 256
 #: The address of a tensor that is not there.
 ABSENT = 0
 
