@@ -10,7 +10,7 @@ import numpy as np
 from convloom.backends.cpu.jit import Jit
 from convloom.backends.cpu.launch import Argument, CpuLaunch, Phase, Specialisation, Tensor
 from convloom.backends.cpu.launch import Workspace as WorkspaceArgument
-from convloom.backends.cpu.pool import COUNTER_BYTES, Pool, default_threads, shared_pool
+from convloom.backends.cpu.pool import Pool, default_threads, shared_pool
 from convloom.backends.cpu.storage import CpuStorage, allocate
 from convloom.backends.host import HostExecutable, TensorMemory
 from convloom.ir import Node, Plan, Step
@@ -95,19 +95,17 @@ class _Stretch:
         self._pool = pool
         self._count = len(calls)
         self._scratch = max((phase.scratch for _, _, phase in calls), default=0)
-        self._counters = allocate(COUNTER_BYTES * max(1, self._count))
         self._words = np.array([word for _, words, _ in calls for word in words], np.int64)
         records, place = [], int(self._words.ctypes.data)
         for kernel, words, phase in calls:
             records.append((kernel, place, phase.items))
             place += 8 * len(words)
         self._phases = np.array(records, np.int64)
-        self._addresses = int(self._phases.ctypes.data), int(self._counters.ctypes.data)
+        self._address = int(self._phases.ctypes.data)
 
     def __call__(self, threads: int) -> None:
         if self._count:
-            phases, counters = self._addresses
-            self._pool.run(phases, self._count, counters, threads, self._scratch)
+            self._pool.run(self._address, self._count, threads, self._scratch)
 
 
 class _ReferenceStep:

@@ -16,8 +16,6 @@ from pathlib import Path
 from convloom.backends.cpu.storage import allocate
 from convloom.ir import ConvloomError
 
-#: Bytes of progress counters that the runtime needs for each phase.
-COUNTER_BYTES = 128
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -78,19 +76,19 @@ class Pool:
         self._run = library.convloom_run
         self._run.restype = ctypes.c_long
         address, number = ctypes.c_void_p, ctypes.c_long
-        self._run.argtypes = [address, number, number, address, number, address]
+        self._run.argtypes = [address, number, number, address, number]
         self._scratch = allocate(0)
         self._lock = threading.RLock()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._renew_lock)
 
-    def run(self, phases: int, count: int, counters: int, threads: int, scratch: int) -> None:
-        """Run ``count`` phases; ``phases`` and ``counters`` are addresses, ``scratch`` is bytes."""
+    def run(self, phases: int, count: int, threads: int, scratch: int) -> None:
+        """Run ``count`` phases at address ``phases``; a thread needs ``scratch`` bytes."""
         with self._lock:
             stride = -(-scratch // 64) * 64
             if self._scratch.nbytes < stride * threads:
                 self._scratch = allocate(stride * threads)
-            self._run(phases, count, threads, self._scratch.ctypes.data, stride, counters)
+            self._run(phases, count, threads, self._scratch.ctypes.data, stride)
 
     def _renew_lock(self) -> None:
         self._lock = threading.RLock()
