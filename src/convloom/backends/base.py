@@ -7,8 +7,10 @@ tensors are kept (``storage``), and how a finished plan runs (``executable``).
 from __future__ import annotations
 
 import importlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +21,10 @@ from convloom.ir import ConvloomError, Node, Plan, Selection, TensorSpec
 _BACKENDS = {
     "reference": "convloom.backends.reference",
     "cpu": "convloom.backends.cpu",
+    "cuda-sim": "convloom.backends.cudasim",
+    "cuda": "convloom.backends.cuda",
 }
+_LOG = logging.getLogger("convloom")
 
 
 class DeviceError(ConvloomError):
@@ -128,5 +133,17 @@ def get_backend(device: str) -> Backend:
 
 
 def resolve_device(device: str) -> str:
-    """``auto`` as the best device of this machine; any other name as it is."""
-    return "cpu" if device == "auto" else device
+    """``auto`` as the best device of this machine; any other name as it is.
+
+    That is the GPU; where none can be used it is the CPU, and a log says once what is missing.
+    """
+    return _best_device() if device == "auto" else device
+
+
+@cache
+def _best_device() -> str:
+    missing: str | None = importlib.import_module("convloom.backends.cuda.device").missing()
+    if missing is None:
+        return "cuda"
+    _LOG.info("device auto is cpu: %s", missing)
+    return "cpu"

@@ -1,0 +1,69 @@
+"""The CUDA backend: kernels of this package, compiled by NVRTC, run as one graph a step.
+
+Making, printing and compiling plans needs no GPU; memory and execution do, and ``storage`` and
+``executable`` say what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from convloom.backends.base import LayoutPolicy, Storage
+from convloom.backends.cuda.executable import CudaExecutable
+from convloom.backends.cuda.gpu import Gpu, open_gpu
+from convloom.backends.cuda.selectors import RUNGS, select_kernel
+from convloom.backends.cuda.storage import CudaStorage
+from convloom.ir import Node, Plan, Selection, TensorSpec
+
+
+class CudaBackend:
+    """Runs plans on an NVIDIA GPU.
+
+    Args:
+        gpu: the device, or None for the first one that this process may use.
+    """
+
+    name = "cuda"
+
+    def __init__(self, gpu: Gpu | None = None) -> None:
+        self._gpu = gpu
+
+    @property
+    def rungs(self) -> Sequence[str]:
+        """The ladder; each rung adds one idea, and ``selectors`` says which."""
+        return RUNGS
+
+    @property
+    def layout_policy(self) -> LayoutPolicy:
+        """Channels last, as on the CPU: neighbouring threads take neighbouring channels."""
+        return LayoutPolicy(images="nhwc", filters="krsc")
+
+    def select(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
+        """The best kernel for ``node`` that is no higher than ``kernels``; None if there is none.
+
+        Raises:
+            ValueError: ``kernels`` is neither ``auto`` nor a rung.
+        """
+        if kernels != "auto" and kernels not in RUNGS:
+            raise ValueError(f"unknown kernels {kernels!r}; known are auto, {', '.join(RUNGS)}")
+        return select_kernel(node, specs, kernels)
+
+    def storage(self, plan: Plan) -> CudaStorage:
+        """New persistent memory for this plan, zeroed.
+
+        Raises:
+            DeviceError: no GPU can be used; says what is missing.
+        """
+        return CudaStorage(plan, self._gpu or open_gpu())
+
+    def executable(self, plan: Plan, storage: Storage) -> CudaExecutable:
+        """Compile what is missing and bind the plan to memory.
+
+        Raises:
+            ValueError: the plan's persistent tensors are not laid out as in ``storage``.
+            KernelError: NVRTC refused a kernel.
+            OutOfMemoryError: the plan is too large for the GPU's memory.
+        """
+        if not isinstance(storage, CudaStorage):
+            raise ValueError("the CUDA backend needs storage that it made itself")
+        return CudaExecutable(plan, storage)

@@ -1,0 +1,278 @@
+"""A plan bound to device memory: launches one by one the first time, a graph from then on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from convloom.backends.base import DeviceError
+from convloom.backends.cuda.gpu import Allocation, Call, Gpu, OutOfMemoryError
+from convloom.backends.cuda.graph import Replay
+from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Tensor
+from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
+from convloom.backends.cuda.storage import CudaStorage, DeviceTensor
+from convloom.ir import PERSISTENT, TRANSIENT, Buffer, Plan, Role, Step
+from convloom.ir.printing import quantity
+
+_LOG = logging.getLogger("convloom")
+#: What the driver aligns allocations to, and so each arena inside ours.
+_ALIGNMENT = 256
+
+
+class CudaExecutable:
+    """Runs a plan. Kernels are compiled, and every address is fixed, on construction.
+
+    Values that change from run to run (inputs, ``hyper``, ``counter``) are read from device memory
+    by the kernels, so one captured graph serves all runs.
+
+    Attributes:
+        calls: the launches of one run, in order; each is a function that asks for one.
+    """
+
+    def __init__(self, plan: Plan, storage: CudaStorage) -> None:
+        storage.check(plan)
+        self._plan = plan
+        self._storage = storage
+        self._gpu = gpu = storage.gpu
+        gpu.load(phase.kernel for step in plan.steps for phase in _launch(step).phases)
+        self._own = _allocate(plan, storage)
+        self._arenas = _arena_addresses(plan, storage.arena, self._own)
+        self._tensors = {
+            name: DeviceTensor(name, plan.spec(name), gpu, self._address(name))
+            for name in plan.buffers
+            if name in plan.graph.specs
+        }
+        self._readable = plan.graph.kept() | frozenset(plan.graph.roles)
+        self._steps = [self._calls(step) for step in plan.steps]
+        self.calls = [call for calls in self._steps for call in calls]
+        self._replay = Replay(gpu, _repetition(self.calls), len(self.calls))
+        self._warm = False
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs."""
+        return self._plan
+
+    @property
+    def storage(self) -> CudaStorage:
+        """The persistent memory, shared with the network's other executables."""
+        return self._storage
+
+    @property
+    def gpu(self) -> Gpu:
+        """The device that it runs on."""
+        return self._gpu
+
+    def run(self) -> None:
+        """Ask for every step once; ``read`` waits for the results.
+
+        Raises:
+            DeviceError: a kernel cannot be launched, or failed (in the first run, which waits for
+                each step, the message names it).
+        """
+        self.run_many(1)
+
+    def run_many(self, count: int) -> None:
+        """Ask for ``count`` runs in a row, many in one graph. Raises DeviceError as ``run`` does.
+
+        They share their inputs; ``resident.ResidentSteps`` gives each its own.
+        """
+        if count > 0 and not self._warm:
+            self.warm_up()
+            count -= 1
+        self._replay.run(count)
+
+    def warm_up(self) -> None:
+        """One run, step by step, so that whatever is wrong shows with its name."""
+        for index in range(len(self._steps)):
+            self.run_step(index)
+        self._warm = True
+
+    def run_step(self, index: int) -> None:
+        """Run one step alone and wait for it; its inputs must have been made.
+
+        Raises:
+            DeviceError: names the step.
+        """
+        self.launch_step(index)
+        try:
+            self._gpu.synchronize()
+        except DeviceError as error:
+            raise DeviceError(f"{self._title(self._plan.steps[index])}: {error}") from None
+
+    def launch_step(self, index: int) -> None:
+        """Ask for the launches of one step; for profiles, which time them on the device."""
+        for call in self._steps[index]:
+            call()
+
+    def run_watched(self) -> str | None:
+        """Run step by step; returns the title of the first step that made a NaN or Inf.
+
+        The run stops there, so that an update never carries the fault into the parameters.
+        """
+        for index, step in enumerate(self._plan.steps):
+            self.run_step(index)
+            for name in step.node.outputs:
+                tensor = self._tensors.get(name)
+                if tensor is not None and not _finite(tensor):
+                    return step.node.title
+        return None
+
+    def read(self, name: str) -> np.ndarray:
+        """A copy of a kept tensor, in its logical shape, after all runs asked for.
+
+        Raises:
+            KeyError: the tensor does not exist, or its memory is reused within the run.
+        """
+        if name not in self._readable or name not in self._tensors:
+            reason = (
+                "is not kept after a run, its memory is reused"
+                if name in self._plan.graph.specs
+                else "is not a tensor of this plan"
+            )
+            known = ", ".join(sorted(self._readable & self._tensors.keys()))
+            raise KeyError(f"{name!r} {reason}; these can be read: {known}")
+        return self._tensors[name].read()
+
+    def write(self, name: str, value: np.ndarray) -> None:
+        """Replace an input, parameter, state or control.
+
+        Raises:
+            KeyError: the tensor is none of these.
+            ShapeError: the shape differs, or the dtype cannot be converted.
+        """
+        if self._plan.graph.role(name) is Role.TRANSIENT or name not in self._tensors:
+            known = ", ".join(n for n in self._plan.graph.roles if n in self._tensors)
+            raise KeyError(f"{name!r} cannot be written; these can: {known}")
+        self._tensors[name].write(value)
+
+    def address(self, name: str) -> int:
+        """Where a tensor lies on the device; 0 for one that this plan does not have."""
+        tensor = self._tensors.get(name)
+        return 0 if tensor is None else tensor.address
+
+    def _address(self, buffer: str) -> int:
+        place = self._plan.buffers[buffer]
+        return self._arenas[place.arena] + place.offset
+
+    def _calls(self, step: Step) -> list[Callable[[], None]]:
+        title = self._title(step)
+        return [
+            self._gpu.prepare(self._call(phase, step, title))
+            for phase in _launch(step).phases
+            if phase.blocks > 0
+        ]
+
+    def _call(self, phase: Phase, step: Step, title: str) -> Call:
+        words = tuple(self._word(argument, step) for argument in phase.arguments)
+        return Call(phase.kernel, words, phase.blocks, phase.threads, phase.shared, title)
+
+    def _word(self, argument: Argument, step: Step) -> int | float:
+        if isinstance(argument, Tensor):
+            return self._tensors[argument.name].address + argument.offset
+        if isinstance(argument, WorkspaceArgument):
+            assert step.workspace is not None
+            return self._address(step.workspace) + argument.offset
+        return argument
+
+    def _title(self, step: Step) -> str:
+        """``conv1 (FusedConv2d) on 64×1×28×28 float32, …``."""
+        shapes = ", ".join(str(self._plan.spec(name)) for name in step.node.inputs[:4])
+        more = ", …" if len(step.node.inputs) > 4 else ""
+        return f"{step.node.title} on {shapes}{more}"
+
+
+def _repetition(calls: Sequence[Callable[[], None]]) -> Callable[[int], None]:
+    """A function of its own, not a method: graphs must not keep their executable alive."""
+
+    def repeat(count: int) -> None:
+        for _ in range(count):
+            for call in calls:
+                call()
+
+    return repeat
+
+
+def _launch(step: Step) -> CudaLaunch:
+    launch = step.selection.launch
+    if not isinstance(launch, CudaLaunch):
+        raise ValueError(f"the plan has no CUDA kernel for {step.node.title}")
+    return launch
+
+
+def _own_arenas(plan: Plan) -> dict[str, int]:
+    """{arena: offset in the executable's one allocation}, the persistent one left out."""
+    offsets, end = {}, 0
+    for name, nbytes in plan.arenas.items():
+        if name != PERSISTENT:
+            offsets[name] = end
+            end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+    return {**offsets, "": end}
+
+
+def _arena_addresses(plan: Plan, persistent: Allocation, own: Allocation) -> dict[str, int]:
+    offsets = _own_arenas(plan)
+    return {
+        name: persistent.address if name == PERSISTENT else own.address + offsets[name]
+        for name in plan.arenas
+    }
+
+
+def _allocate(plan: Plan, storage: CudaStorage) -> Allocation:
+    """Memory for all of a plan that is its own; a plan larger than those before is announced.
+
+    Raises:
+        OutOfMemoryError: it does not fit; says how far, and what would.
+    """
+    gpu = storage.gpu
+    need, free = _own_arenas(plan)[""], gpu.free_bytes()
+    if need > storage.announced:
+        storage.announced = need
+        total = quantity(need + storage.arena.nbytes)
+        _LOG.info("batches of %d take %sB of memory on %s", _batch_size(plan), total, gpu.name)
+    if need > free:
+        raise OutOfMemoryError(too_large(plan, need, free, gpu.name))
+    try:
+        return gpu.allocate(need)
+    except OutOfMemoryError as error:
+        # Free memory in pieces, or taken by another process meanwhile.
+        raise OutOfMemoryError(f"{too_large(plan, need, free, gpu.name)} ({error})") from None
+
+
+def too_large(plan: Plan, need: int, free: int, device: str) -> str:
+    """What to say of a plan that takes ``need`` bytes where ``free`` are left."""
+    largest = sorted(
+        ((buffer.nbytes, name) for name, buffer in _places(plan).items()), reverse=True
+    )[:5]
+    shown = ", ".join(f"{name} {quantity(nbytes)}B" for nbytes, name in largest)
+    text = (
+        f"the plan needs {quantity(need)}B of memory and {quantity(free)}B are free on {device}; "
+        f"its largest buffers are {shown}"
+    )
+    batch = _batch_size(plan)
+    transient = plan.arenas.get(TRANSIENT, 0)
+    fits = (free - (need - transient)) * batch // max(1, transient)
+    if batch > 1 and fits > 0:
+        return f"{text}; of batches of {batch} images, those of up to about {fits} would fit"
+    return f"{text}; no batch of any size would fit, so free memory that other programs use"
+
+
+def _places(plan: Plan) -> dict[str, Buffer]:
+    """One name for each piece of memory that is the plan's own."""
+    first = {
+        (buffer.arena, buffer.offset, buffer.first): (name, buffer)
+        for name, buffer in reversed(list(plan.buffers.items()))
+        if buffer.arena != PERSISTENT
+    }
+    return dict(first.values())
+
+
+def _batch_size(plan: Plan) -> int:
+    inputs = [plan.spec(name).shape for name in plan.graph.named(Role.INPUT)]
+    return next((shape[0] for shape in inputs if shape), 0)
+
+
+def _finite(tensor: DeviceTensor) -> bool:
+    return np.dtype(tensor.spec.dtype).kind != "f" or bool(np.isfinite(tensor.memory()).all())

@@ -1,0 +1,474 @@
+"""One GPU of this process: memory, copies, kernels, graphs. All calls to CUDA are made here.
+
+Work goes in order on one stream, so whoever shares a GPU needs no locks: what was asked first is
+done first. Kernels and copies are asked for, not awaited; ``download`` and ``synchronize`` wait.
+
+``Gpu`` is what the rest of this backend needs of a device; ``CudaGpu`` is the real one. cuda-core
+makes streams, kernels and graphs; what it has no words for (attributes, plain allocation, copies
+of host arrays) goes to the driver through cuda.bindings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from convloom.backends.base import DeviceError
+from convloom.backends.cuda import device
+from convloom.backends.cuda.launch import Specialisation
+from convloom.backends.cuda.nvrtc import cuda_core, describe, shared_compiler
+
+#: Pinned buffers that uploads take turns with, and the most bytes that one holds.
+_SLOTS, _SLOT_BYTES = 3, 64 << 20
+#: Dynamic shared memory that a launch may have without asking.
+_PLAIN_SHARED = 48 << 10
+#: Errors after which the driver refuses everything else in this process.
+_FATAL = (
+    "ILLEGAL_ADDRESS",
+    "ILLEGAL_INSTRUCTION",
+    "MISALIGNED_ADDRESS",
+    "INVALID_ADDRESS_SPACE",
+    "INVALID_PC",
+    "HARDWARE_STACK_ERROR",
+    "LAUNCH_FAILED",
+    "LAUNCH_TIMEOUT",
+    "ASSERT",
+    "ECC_UNCORRECTABLE",
+    "CONTEXT_IS_DESTROYED",
+)
+
+
+class OutOfMemoryError(DeviceError):
+    """More memory was asked for than the GPU has free; nothing was allocated."""
+
+
+class Allocation(Protocol):
+    """Bytes of device memory; they are freed when nobody holds the object."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Pinned(Protocol):
+    """Host memory that the device reads and writes directly, as uint8."""
+
+    @property
+    def array(self) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel launch with all addresses known.
+
+    Attributes:
+        words: addresses and ``long long`` arguments as int, ``float`` arguments as float.
+        title: the layer and shapes that a message names.
+    """
+
+    kernel: Specialisation
+    words: tuple[int | float, ...]
+    blocks: int
+    threads: int
+    shared: int
+    title: str
+
+
+class Gpu(Protocol):
+    """What plans need of a device."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arch(self) -> str: ...
+
+    def free_bytes(self) -> int:
+        """Device memory that can still be allocated, more or less."""
+        ...
+
+    def allocate(self, nbytes: int) -> Allocation:
+        """Device memory, zeroed. Raises OutOfMemoryError."""
+        ...
+
+    def pinned(self, nbytes: int) -> Pinned:
+        """Host memory for ``download_later``."""
+        ...
+
+    def upload(self, address: int, values: np.ndarray) -> None:
+        """Copy a contiguous array to the device; it may change as soon as this returns."""
+        ...
+
+    def download(self, address: int, values: np.ndarray) -> None:
+        """Wait, and copy from the device into a contiguous array."""
+        ...
+
+    def download_later(self, address: int, values: np.ndarray) -> None:
+        """Copy into part of a ``Pinned``; it is there when a ``mark`` made after this is due."""
+        ...
+
+    def load(self, kernels: Iterable[Specialisation]) -> None:
+        """Compile and load kernels. Raises KernelError."""
+        ...
+
+    def prepare(self, call: Call) -> Callable[[], None]:
+        """A function that launches ``call``, whose kernel has been loaded."""
+        ...
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A function that repeats, as one graph, all launches that ``work`` asks for."""
+        ...
+
+    def mark(self) -> Callable[[], None]:
+        """A function that waits until all that has been asked so far is done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until all is done. Raises DeviceError for what went wrong on the device."""
+        ...
+
+
+@cache
+def open_gpu() -> CudaGpu:
+    """The first GPU that this process may use.
+
+    Raises:
+        DeviceError: there is none, or something it needs is missing; says what.
+    """
+    reason = device.missing()
+    if reason is not None:
+        raise DeviceError(f"device cuda cannot be used: {reason}, or use device cpu")
+    return CudaGpu()
+
+
+class CudaGpu:
+    """A GPU, through cuda-core and its bindings."""
+
+    def __init__(self) -> None:
+        self._core = cuda_core()
+        self._driver = importlib.import_module("cuda.bindings.driver")
+        self._process = os.getpid()
+        self._current = threading.local()
+        try:
+            self._device = self._core.Device(0)
+            self._device.set_current()
+            self._stream = self._device.create_stream()
+        except Exception as error:
+            raise _translated(error, "the GPU cannot be opened") from None
+        self._current.entered = True
+        #: Where launches go: the stream, or the graph that is being captured.
+        self._target: Any = self._stream
+        self._queue = self._stream.handle
+        self._kernels: dict[Specialisation, Any] = {}
+        self._shared: dict[Specialisation, int] = {}
+        self._slots = [_Slot(self) for _ in range(_SLOTS)]
+        self._next_slot = 0
+        self.name = str(self._device.name)
+        capability = self._device.compute_capability
+        self.arch = device.architecture((int(capability[0]), int(capability[1])))
+        self.multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+        self.shared_limit = self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+
+    def free_bytes(self) -> int:
+        """Device memory that can still be allocated, more or less."""
+        self._enter()
+        free, _ = self._ask("cuMemGetInfo")
+        return int(free)
+
+    def total_bytes(self) -> int:
+        """All of the device's memory."""
+        self._enter()
+        _, total = self._ask("cuMemGetInfo")
+        return int(total)
+
+    def allocate(self, nbytes: int) -> _Memory:
+        """Device memory, zeroed.
+
+        Raises:
+            OutOfMemoryError: the device does not have as much.
+        """
+        self._enter()
+        memory = _Memory(self, nbytes)
+        if nbytes:
+            self._ask("cuMemsetD8Async", memory.address, 0, nbytes, self._queue)
+        return memory
+
+    def pinned(self, nbytes: int) -> _Pinned:
+        """Host memory that the device reads and writes directly."""
+        self._enter()
+        return _Pinned(self, nbytes)
+
+    def upload(self, address: int, values: np.ndarray) -> None:
+        """Copy a contiguous array to the device, through pinned memory."""
+        self._enter()
+        source = values.reshape(-1).view(np.uint8)
+        for start in range(0, source.nbytes, _SLOT_BYTES):
+            part = source[start : start + _SLOT_BYTES]
+            self._slots[self._next_slot].send(address + start, part)
+            self._next_slot = (self._next_slot + 1) % _SLOTS
+
+    def download(self, address: int, values: np.ndarray) -> None:
+        """Wait for all work, and copy from the device into a contiguous array."""
+        self._enter()
+        if values.nbytes:
+            self._copy_out(address, values)
+        self.synchronize()
+
+    def download_later(self, address: int, values: np.ndarray) -> None:
+        """Copy into part of a pinned array, after the work asked for so far."""
+        self._enter()
+        self._copy_out(address, values)
+
+    def load(self, kernels: Iterable[Specialisation]) -> None:
+        """Compile and load kernels.
+
+        Raises:
+            KernelError: NVRTC refused one.
+            DeviceError: the driver refused one.
+        """
+        self._enter()
+        missing = [k for k in dict.fromkeys(kernels) if k not in self._kernels]
+        cubins = shared_compiler().compile(missing, self.arch) if missing else {}
+        for specialisation, cubin in cubins.items():
+            try:
+                module = self._core.ObjectCode.from_cubin(cubin.code, name=specialisation.name)
+                kernel = module.get_kernel(cubin.symbol)
+                # The driver would load it at its first launch, which may be within a capture.
+                self._ask("cuKernelGetFunction", kernel.handle)
+                self._kernels[specialisation] = kernel
+            except Exception as error:
+                what = f"the driver cannot load the kernel {describe(specialisation)}"
+                raise _translated(error, what) from None
+
+    def prepare(self, call: Call) -> Callable[[], None]:
+        """A function that launches ``call``, on the stream or into the graph being captured.
+
+        Raises:
+            DeviceError: a block cannot have as much shared memory.
+        """
+        self._enter()
+        kernel = self._kernels[call.kernel]
+        self._allow_shared(call, kernel)
+        config = self._core.LaunchConfig(
+            grid=call.blocks, block=call.threads, shmem_size=call.shared
+        )
+        words = [np.float32(w) if isinstance(w, float) else w for w in call.words]
+        launch = self._core.launch
+
+        def run() -> None:
+            try:
+                launch(self._target, config, kernel, *words)
+            except Exception as error:
+                raise _translated(error, _cannot_launch(call)) from None
+
+        return run
+
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
+        """A function that repeats, as one graph, all launches that ``work`` asks for."""
+        self._enter()
+        builder = self._stream.create_graph_builder()
+        try:
+            builder.begin_building()
+            self._target = builder
+            work()
+            self._target = self._stream
+            graph = builder.end_building().complete()
+        except Exception as error:
+            self._target = self._stream
+            if builder.is_building:
+                with contextlib.suppress(Exception):  # the first error is the one to report
+                    builder.end_building()
+            if isinstance(error, DeviceError):
+                raise
+            raise _translated(error, "a graph cannot be made of the step") from None
+        finally:
+            builder.close()
+        stream = self._stream
+
+        def replay() -> None:
+            self._enter()
+            try:
+                graph.launch(stream)
+            except Exception as error:
+                raise _translated(error, "the step's graph cannot be launched") from None
+
+        return replay
+
+    def mark(self) -> Callable[[], None]:
+        """A function that waits until all that has been asked so far is done."""
+        self._enter()
+        event = self._stream.record()
+
+        def wait() -> None:
+            try:
+                event.sync()
+            except Exception as error:
+                raise _translated(error, _FAILED) from None
+
+        return wait
+
+    def synchronize(self) -> None:
+        """Wait until all is done.
+
+        Raises:
+            DeviceError: a kernel failed while it ran.
+        """
+        self._enter()
+        try:
+            self._stream.sync()
+        except Exception as error:
+            raise _translated(error, _FAILED) from None
+
+    def seconds(self, work: Callable[[], None]) -> float:
+        """How long the device takes for what ``work`` asks of it."""
+        self._enter()
+        start, stop = (self._ask("cuEventCreate", 0)[0] for _ in range(2))
+        try:
+            self._ask("cuEventRecord", start, self._queue)
+            work()
+            self._ask("cuEventRecord", stop, self._queue)
+            self._ask("cuEventSynchronize", stop)
+            return float(self._ask("cuEventElapsedTime", start, stop)[0]) / 1000
+        finally:
+            for event in (start, stop):
+                self._ask("cuEventDestroy", event)
+
+    # What follows is between this class and the driver.
+
+    def _enter(self) -> None:
+        """Make the GPU this thread's; a process that was forked cannot use it."""
+        if os.getpid() != self._process:
+            raise DeviceError(
+                "this process was forked after its parent had used the GPU, and CUDA does not "
+                "work in it; start workers with multiprocessing's 'spawn', or fork them before "
+                "the first use of device cuda"
+            )
+        if not getattr(self._current, "entered", False):
+            self._device.set_current()
+            self._current.entered = True
+
+    def _ask(self, function: str, *arguments: Any) -> Sequence[Any]:
+        """Call the driver; its results without the error code."""
+        error, *results = getattr(self._driver, function)(*arguments)
+        if int(error):
+            raise _failure(str(getattr(error, "name", error)), f"the driver's {function} failed")
+        return list(results)
+
+    def _attribute(self, name: str) -> int:
+        which = getattr(self._driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._ask("cuDeviceGetAttribute", which, self._ordinal())[0])
+
+    def _ordinal(self) -> Any:
+        return self._ask("cuDeviceGet", int(self._device.device_id))[0]
+
+    def _copy_out(self, address: int, values: np.ndarray) -> None:
+        self._ask("cuMemcpyDtoHAsync", values.ctypes.data, address, values.nbytes, self._queue)
+
+    def _allow_shared(self, call: Call, kernel: Any) -> None:
+        """Let the kernel have the launch's shared memory, where it is more than usual."""
+        if call.shared <= max(_PLAIN_SHARED, self._shared.get(call.kernel, 0)):
+            return
+        if call.shared > self.shared_limit:
+            raise DeviceError(
+                f"{_cannot_launch(call)}: a block of {self.name} has at most "
+                f"{self.shared_limit} bytes of shared memory"
+            )
+        which = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        try:
+            self._ask("cuKernelSetAttribute", which, call.shared, kernel.handle, self._ordinal())
+        except DeviceError as error:
+            raise DeviceError(f"{_cannot_launch(call)}: {error}") from None
+        self._shared[call.kernel] = call.shared
+
+
+class _Memory:
+    """Device memory that is freed with the object."""
+
+    def __init__(self, gpu: CudaGpu, nbytes: int) -> None:
+        self.nbytes = nbytes
+        self.address = 0
+        if not nbytes:
+            return
+        try:
+            (pointer,) = gpu._ask("cuMemAlloc", nbytes)
+        except DeviceError as error:
+            if "OUT_OF_MEMORY" not in str(error):
+                raise
+            raise OutOfMemoryError(
+                f"{nbytes:,} bytes of GPU memory were asked for and {gpu.free_bytes():,} are "
+                f"free on {gpu.name}"
+            ) from None
+        self.address = int(pointer)
+        weakref.finalize(self, _free, gpu, "cuMemFree", self.address)
+
+
+class _Pinned:
+    """Page-locked host memory that is freed with the object."""
+
+    def __init__(self, gpu: CudaGpu, nbytes: int) -> None:
+        (pointer,) = gpu._ask("cuMemAllocHost", max(nbytes, 1))
+        address = int(pointer)
+        self.array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+        weakref.finalize(self, _free, gpu, "cuMemFreeHost", address)
+
+
+class _Slot:
+    """One of the pinned buffers behind ``upload``, and the event that guards its reuse."""
+
+    def __init__(self, gpu: CudaGpu) -> None:
+        self._gpu = gpu
+        self._memory: _Pinned | None = None
+        self._sent: Callable[[], None] | None = None
+
+    def send(self, address: int, part: np.ndarray) -> None:
+        if self._sent is not None:
+            self._sent()
+        if self._memory is None or self._memory.array.nbytes < part.nbytes:
+            self._memory = self._gpu.pinned(max(part.nbytes, 4096))
+        staged = self._memory.array[: part.nbytes]
+        staged[...] = part
+        gpu = self._gpu
+        gpu._ask("cuMemcpyHtoDAsync", address, staged.ctypes.data, part.nbytes, gpu._queue)
+        self._sent = gpu.mark()
+
+
+def _free(gpu: CudaGpu, function: str, address: int) -> None:
+    """Give memory back. A process that ends, or was forked, has nothing to give back."""
+    with contextlib.suppress(Exception):
+        gpu._enter()
+        gpu._ask(function, address)
+
+
+_FAILED = "a kernel failed on the GPU (a watched run says which)"
+
+
+def _cannot_launch(call: Call) -> str:
+    return (
+        f"{call.title}: the kernel {describe(call.kernel)} cannot be launched with {call.blocks} "
+        f"blocks of {call.threads} threads and {call.shared} bytes of shared memory"
+    )
+
+
+def _translated(error: Exception, what: str) -> DeviceError:
+    """An exception of cuda-core, whose message begins with the driver's name for it."""
+    if isinstance(error, DeviceError):
+        return error
+    return _failure(str(error).strip().partition("\n")[0] or type(error).__name__, what)
+
+
+def _failure(reason: str, what: str) -> DeviceError:
+    if any(f"CUDA_ERROR_{name}" in reason for name in _FATAL):
+        reason += "; this process cannot use the GPU any more, so start it again"
+    return DeviceError(f"{what}: {reason}")

@@ -1,0 +1,60 @@
+"""Repeating a piece of work without the host: graphs of one, two, four … repetitions.
+
+Launching a graph costs the host several microseconds, a kernel inside it one microsecond of the
+device, so short steps are unrolled: one graph holds many of them. Whatever differs from step to
+step must lie in device memory or depend on the place of the step within the graph alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from convloom.backends.cuda.gpu import Gpu
+
+#: A graph holds no more launches than this, unless one repetition has more.
+LAUNCHES = 1024
+#: A graph holds no more repetitions than this, so that the host hears of results soon enough.
+REPETITIONS = 64
+
+
+class Replay:
+    """Work that is repeated; a graph of each length is captured when it is first needed.
+
+    Args:
+        body: asks for the launches of this many repetitions.
+        launches: how many those of one repetition are.
+    """
+
+    def __init__(self, gpu: Gpu, body: Callable[[int], None], launches: int) -> None:
+        self._gpu = gpu
+        self._body = body
+        self.longest = _power_of_two(min(REPETITIONS, LAUNCHES // max(1, launches)))
+        self._graphs: dict[int, Callable[[], None]] = {}
+
+    def lengths(self, count: int) -> Iterator[int]:
+        """Graph lengths, all powers of two, that make ``count`` repetitions."""
+        while count > 0:
+            length = min(self.longest, _power_of_two(count))
+            yield length
+            count -= length
+
+    def launch(self, length: int) -> None:
+        """Ask for the graph of this many repetitions; does not wait."""
+        graph = self._graphs.get(length)
+        if graph is None:
+            graph = self._graphs[length] = self._gpu.capture(lambda: self._body(length))
+        graph()
+
+    def run(self, count: int) -> None:
+        """Ask for ``count`` repetitions; does not wait."""
+        for length in self.lengths(count):
+            self.launch(length)
+
+    def forget(self) -> None:
+        """Drop all graphs: something that they hold has changed."""
+        self._graphs.clear()
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is at most ``number``; 1 for anything less."""
+    return 1 << max(0, number.bit_length() - 1) if number > 0 else 1

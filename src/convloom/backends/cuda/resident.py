@@ -1,0 +1,400 @@
+"""Training on a data set that lies in device memory: the host only says "go on".
+
+The first kernel of each step gathers and normalises its batch, the last one files its loss; what
+differs between steps (samples, rates, number) lies in tables on the device. So many steps make one
+graph, and the host reads results once a graph, while the next ones run.
+
+    data = ResidentData(gpu, images, labels, scale, shift)
+    steps = ResidentSteps(executable, data)
+    results = steps.train(order, rates, first_step=engine.steps_done)
+
+A batch holds the same bits as on the host path (normalise.py, data/augment.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from convloom.backends.cuda.executable import CudaExecutable
+from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
+from convloom.backends.cuda.graph import Replay
+from convloom.backends.cuda.launch import Specialisation
+from convloom.ir import ROW_MAJOR, ConvloomError, ShapeError, TensorSpec
+
+#: Graphs that are asked for before the results of the first of them are awaited.
+_AHEAD = 3
+_THREADS = 256
+#: Numbers of right answers that a step counts: top 1 and top 5.
+_RANKS = 2
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Random crops of padded images, as data/augment.py makes them.
+
+    Attributes:
+        padding: pixels on each side; 0 leaves the image in place and only flips.
+        reflect: the padding mirrors the image; else it is black.
+    """
+
+    padding: int
+    reflect: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What some consecutive steps reported.
+
+    Attributes:
+        losses: (steps,) float32, mean loss of each batch.
+        corrects: (steps, 2) int32, samples whose label came first, and among the first five.
+    """
+
+    losses: np.ndarray
+    corrects: np.ndarray
+
+
+class ResidentData:
+    """A data set in device memory, shared by the executables of all batch sizes.
+
+    Args:
+        images: (samples, C, H, W) uint8.
+        labels: (samples,) integers; their range is the caller's to check.
+        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them.
+
+    Raises:
+        ShapeError: arrays that do not fit together.
+        OutOfMemoryError: the images do not fit.
+    """
+
+    def __init__(
+        self,
+        gpu: Gpu,
+        images: np.ndarray,
+        labels: np.ndarray,
+        scale: np.ndarray,
+        shift: np.ndarray,
+    ) -> None:
+        if images.dtype != np.uint8 or images.ndim != 4:
+            raise ShapeError(
+                f"images must be uint8 (samples, C, H, W), they are {images.dtype} {images.shape}"
+            )
+        samples, channels, height, width = images.shape
+        if labels.shape != (samples,):
+            raise ShapeError(f"{samples} images came with labels of shape {labels.shape}")
+        if scale.size != channels or shift.size != channels:
+            raise ShapeError(
+                f"images of {channels} channels came with {scale.size} scales and {shift.size} "
+                "shifts"
+            )
+        self.gpu = gpu
+        self.samples = samples
+        self.shape = (channels, height, width)
+        self._images = _uploaded(gpu, images)
+        self._labels = _uploaded(gpu, labels.astype(np.int64, copy=False))
+        self._scale = _uploaded(gpu, scale.astype(np.float32, copy=False))
+        self._shift = _uploaded(gpu, shift.astype(np.float32, copy=False))
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory that the data set takes."""
+        parts = (self._images, self._labels, self._scale, self._shift)
+        return sum(part.nbytes for part in parts)
+
+    @property
+    def addresses(self) -> tuple[int, int, int, int]:
+        """Of images, labels, scales and shifts."""
+        return (
+            self._images.address,
+            self._labels.address,
+            self._scale.address,
+            self._shift.address,
+        )
+
+
+class ResidentSteps:
+    """Runs an executable's plan over batches of a resident data set.
+
+    The plan is one of a training or an evaluation step for class-number targets.
+
+    Args:
+        crops: how images are augmented, or None; ``train`` then takes the draws.
+
+    Raises:
+        ShapeError: the plan's images are not the data set's.
+    """
+
+    def __init__(
+        self, executable: CudaExecutable, data: ResidentData, crops: Crops | None = None
+    ) -> None:
+        self.executable = executable
+        self.data = data
+        self.crops = crops
+        self.batch_size = _checked_plan(executable, data)
+        self._gpu = data.gpu
+        hyper = executable.plan.graph.specs.get("hyper")
+        self._gather, self._record = kernels(data.shape, hyper.size if hyper else 0, crops)
+        self._gpu.load((self._gather, self._record))
+        self._clock = self._gpu.allocate(16)
+        self._draws = self._gpu.allocate(data.samples * 3 if crops else 0)
+        self._tables: _Tables | None = None
+        self._replay: Replay | None = None
+        self._warm = False
+
+    def train(
+        self,
+        order: np.ndarray,
+        rates: np.ndarray | None,
+        *,
+        first_step: int = 0,
+        draws: np.ndarray | None = None,
+    ) -> Results:
+        """Run one step for each row of ``order``; see ``chunks``."""
+        parts = list(self.chunks(order, rates, first_step=first_step, draws=draws))
+        return Results(
+            np.concatenate([np.empty(0, np.float32), *(part.losses for part in parts)]),
+            np.concatenate([np.empty((0, _RANKS), np.int32), *(part.corrects for part in parts)]),
+        )
+
+    def chunks(
+        self,
+        order: np.ndarray,
+        rates: np.ndarray | None,
+        *,
+        first_step: int = 0,
+        draws: np.ndarray | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Results]:
+        """Run one step for each row of ``order``, and report some steps at a time, in order.
+
+        Steps are asked for before those before them are reported. Whoever wants to end early says
+        so through ``stop`` and takes the reports that still come: as many steps as were reported
+        have run then.
+
+        Args:
+            order: (steps, batch size) indices of samples.
+            rates: (steps, len(HYPER)) float64, the hyper values of each step; None for a plan that
+                updates nothing.
+            first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
+                stays what it is.
+            draws: (samples, 3) uint8, row, column and flip of every sample, if there are crops.
+
+        Raises:
+            ShapeError: tables of other shapes.
+            ConvloomError: indices, or draws, out of range.
+            DeviceError: a kernel failed; names the first step's, any later one not.
+        """
+        order = self._checked_order(order)
+        rates = self._checked_rates(rates, len(order))
+        draws = self._checked_draws(draws)
+        if not len(order):
+            return
+        tables = self._prepared(len(order))
+        tables.fill(order, rates)
+        self._gpu.upload(self._clock.address, np.array([0, first_step], np.uint64))
+        if draws is not None:
+            self._gpu.upload(self._draws.address, draws)
+        yield from self._launched(tables, len(order), stop)
+
+    def _launched(self, tables: _Tables, steps: int, stop: Callable[[], bool]) -> Iterator[Results]:
+        assert self._replay is not None
+        waiting: deque[Callable[[], Results]] = deque()
+        start = 0
+        for length in self._lengths(self._replay, steps):
+            if stop():
+                break
+            if self._warm:
+                self._replay.launch(length)
+            else:
+                self._first(tables)
+            waiting.append(tables.results(start, length))
+            start += length
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft()()
+        while waiting:
+            yield waiting.popleft()()
+
+    def _lengths(self, replay: Replay, steps: int) -> Iterator[int]:
+        """The first step of all runs alone."""
+        if not self._warm:
+            yield 1
+            steps -= 1
+        yield from replay.lengths(steps)
+
+    def _first(self, tables: _Tables) -> None:
+        """One step, launch by launch, so that whatever is wrong shows with its name."""
+        before, after = self._ends(tables)
+        before()
+        self.executable.warm_up()
+        after()
+        self._warm = True
+
+    def _prepared(self, steps: int) -> _Tables:
+        """Tables that are long enough; graphs made for shorter ones are dropped."""
+        if self._tables is None or self._tables.capacity < steps:
+            self._tables = tables = _Tables(self._gpu, steps, self.batch_size, self._gather)
+            before, after = self._ends(tables)
+            calls = (before, *self.executable.calls, after)
+
+            def repeat(count: int) -> None:
+                for _ in range(count):
+                    for call in calls:
+                        call()
+
+            self._replay = Replay(self._gpu, repeat, len(calls))
+        return self._tables
+
+    def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:
+        """The launches before and after those of the plan."""
+        address, clock = self.executable.address, self._clock.address
+        channels, height, width = self.data.shape
+        size = self.batch_size * channels * height * width
+        hyper = address("hyper")
+        gather = Call(
+            self._gather,
+            (
+                *self.data.addresses,
+                tables.order,
+                self._draws.address,
+                tables.rates if hyper else 0,
+                clock,
+                *(address(name) for name in ("input", "target")),
+                hyper,
+                address("counter"),
+                size,
+            ),
+            blocks=-(-size // _THREADS),
+            threads=_THREADS,
+            shared=0,
+            title=f"gather on {self.batch_size}×{channels}×{height}×{width} uint8",
+        )
+        record = Call(
+            self._record,
+            (address("loss"), address("correct"), tables.losses, tables.corrects, clock),
+            blocks=1,
+            threads=32,
+            shared=0,
+            title="record",
+        )
+        return self._gpu.prepare(gather), self._gpu.prepare(record)
+
+    def _checked_order(self, order: np.ndarray) -> np.ndarray:
+        order = np.ascontiguousarray(order, np.int64)
+        if order.ndim != 2 or order.shape[1] != self.batch_size:
+            raise ShapeError(
+                f"order must be (steps, {self.batch_size}) for this plan, it is {order.shape}"
+            )
+        if order.size and not (order.min() >= 0 and order.max() < self.data.samples):
+            raise ConvloomError(
+                f"order names samples {order.min()} to {order.max()}; the data set has "
+                f"{self.data.samples}"
+            )
+        return order
+
+    def _checked_rates(self, rates: np.ndarray | None, steps: int) -> np.ndarray | None:
+        width = dict(self._gather.constants)["RATES"]
+        if not self.executable.address("hyper"):
+            return None
+        if rates is None or rates.shape != (steps, width):
+            shape = None if rates is None else rates.shape
+            raise ShapeError(f"rates must be ({steps}, {width}), they are {shape}")
+        return np.ascontiguousarray(rates, np.float64)
+
+    def _checked_draws(self, draws: np.ndarray | None) -> np.ndarray | None:
+        if self.crops is None:
+            if draws is not None:
+                raise ShapeError("draws were given, but the images are not augmented")
+            return None
+        shape = (self.data.samples, 3)
+        if draws is None or draws.shape != shape or draws.dtype != np.uint8:
+            raise ShapeError(f"the draws of crops must be uint8 {shape}")
+        if draws.size and draws[:, :2].max() > 2 * self.crops.padding:
+            raise ConvloomError(f"a crop begins beyond the padding of {self.crops.padding}")
+        return np.ascontiguousarray(draws)
+
+
+class _Tables:
+    """What the steps of one call read and write, in device memory, and its twin on the host."""
+
+    def __init__(self, gpu: Gpu, steps: int, batch_size: int, gather: Specialisation) -> None:
+        self.capacity = steps
+        self._gpu = gpu
+        width = dict(gather.constants)["RATES"]
+        sizes = (8 * steps * batch_size, 8 * steps * width, 4 * steps, 4 * steps * _RANKS)
+        self._memory = [gpu.allocate(size) for size in sizes]
+        self.order, self.rates, self.losses, self.corrects = (m.address for m in self._memory)
+        self._losses: Pinned = gpu.pinned(4 * steps)
+        self._corrects: Pinned = gpu.pinned(4 * steps * _RANKS)
+
+    def fill(self, order: np.ndarray, rates: np.ndarray | None) -> None:
+        """Write the tables for as many steps as ``order`` has rows."""
+        self._gpu.upload(self.order, order)
+        if rates is not None:
+            self._gpu.upload(self.rates, rates)
+
+    def results(self, start: int, steps: int) -> Callable[[], Results]:
+        """A function that waits for the results of some steps, whose copy begins now."""
+        losses = self._losses.array.view(np.float32)[start : start + steps]
+        corrects = self._corrects.array.view(np.int32).reshape(-1, _RANKS)[start : start + steps]
+        self._gpu.download_later(self.losses + 4 * start, losses)
+        self._gpu.download_later(self.corrects + 4 * _RANKS * start, corrects)
+        wait = self._gpu.mark()
+
+        def results() -> Results:
+            wait()
+            return Results(losses.copy(), corrects.copy())
+
+        return results
+
+
+def _uploaded(gpu: Gpu, values: np.ndarray) -> Allocation:
+    values = np.ascontiguousarray(values)
+    memory = gpu.allocate(values.nbytes)
+    if values.nbytes:
+        gpu.upload(memory.address, values)
+    return memory
+
+
+def kernels(
+    shape: tuple[int, int, int], rates: int, crops: Crops | None
+) -> tuple[Specialisation, Specialisation]:
+    """What begins and ends a resident step.
+
+    Args:
+        shape: (C, H, W) of an image.
+        rates: length of ``hyper``; 0 for a plan that has none.
+    """
+    channels, height, width = shape
+    constants = {
+        "AUGMENT": int(crops is not None),
+        "C": channels,
+        "H": height,
+        "PADDING": crops.padding if crops else 0,
+        "RATES": rates,
+        "REFLECT": int(crops is not None and crops.reflect),
+        "W": width,
+    }
+    gather = Specialisation("gather/naive", tuple(sorted(constants.items())))
+    return gather, Specialisation("record/naive", (("RANKS", _RANKS),))
+
+
+def _checked_plan(executable: CudaExecutable, data: ResidentData) -> int:
+    """The plan's batch size. Raises ShapeError unless it takes the data set's images."""
+    specs = executable.plan.graph.specs
+    wanted = {"input", "target", "loss", "correct"}
+    if not wanted <= specs.keys():
+        missing = ", ".join(sorted(wanted - specs.keys()))
+        raise ShapeError(f"the plan is no training or evaluation step, it has no {missing}")
+    images, target = specs["input"], specs["target"]
+    n = images.shape[0]
+    if images != TensorSpec((n, *data.shape), "float32", ROW_MAJOR):
+        raise ShapeError(f"the plan takes images {images}, the data set has {data.shape}")
+    if target != TensorSpec((n,), "int64"):
+        raise ShapeError(f"the plan takes targets {target}, a data set has class numbers")
+    if (specs["correct"].dtype, specs["correct"].shape) != ("int32", (_RANKS,)):
+        raise ShapeError(f"the plan counts right answers as {specs['correct']}")
+    return n

@@ -1,0 +1,183 @@
+"""``convloom build``: a network's GPU kernels, compiled ahead for any GPU; none is needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from convloom.cli import options
+from convloom.cli.errors import UsageError, as_usage
+from convloom.cli.options import examples
+from convloom.cli.plan import _images_of, _shape
+from convloom.cli.terminal import Output, table
+
+if TYPE_CHECKING:
+    from convloom.backends.cuda.launch import Specialisation
+    from convloom.backends.cuda.nvrtc import Cubin
+    from convloom.ir import Plan
+    from convloom.training.config import RunConfig
+
+#: The kinds of GPU in use, oldest first: Turing to Blackwell.
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+_HEADER = ("kernel", "layers", "arch", "registers", "shared", "spilled", "code")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the application."""
+    app.command(
+        "build",
+        epilog=examples(
+            "convloom build lenet",
+            "convloom build lenet --arch sm_75,sm_80,sm_90,sm_120",
+            "convloom build path/net.py:make_model --input-shape 3,32,32 --kernels naive --json",
+        ),
+    )(build)
+
+
+def build(
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", show_default=False, help=f"{options.NETWORKS}."),
+    ],
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SM,…",
+            show_default=f"this machine's GPU, else {','.join(ARCHITECTURES)}",
+            help="Architectures to compile for, as sm_90 or 90.",
+        ),
+    ] = None,
+    batch_size: options.BatchSize = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            show_default=options.RECIPE,
+            help="Data set whose image shape and classes to take; its files are not needed.",
+        ),
+    ] = None,
+    input_shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="C,H,W",
+            show_default="as --data says",
+            help="Channels, height and width of an image, in pixels.",
+        ),
+    ] = None,
+    kernels: options.Kernels = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compile a network's CUDA kernels into the cache; neither a GPU nor a driver is needed.
+
+    One row a kernel and architecture: the layers that it serves, registers of a thread, bytes of
+    shared memory of a block, bytes of registers that a thread keeps in local memory because they
+    do not fit, and bytes of machine code. Later runs, on this machine or wherever the cache
+    ($CONVLOOM_CACHE) is taken, compile nothing.
+    """
+    from convloom.backends.cuda.nvrtc import shared_compiler
+    from convloom.cli.runs import check_names
+    from convloom.training.config import resolve
+
+    flags = {
+        "network": model,
+        "batch_size": batch_size,
+        "data": data,
+        "device": "cuda",
+        "kernels": kernels,
+    }
+    with as_usage():
+        config = resolve({}, flags)
+        check_names(config)
+    shape = _shape(input_shape)
+    wanted = _kernels(_plans(config, shape))
+    compiler = shared_compiler()
+    rows = [
+        _row(kernel, layers, shared, name, cubin)
+        for name in _architectures(arch)
+        for kernel, cubin in compiler.compile(wanted, name).items()
+        for layers, shared in [wanted[kernel]]
+    ]
+    Output(as_json).result(rows, _table(rows))
+
+
+def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
+    """Training, evaluation and prediction."""
+    from convloom.backends import get_backend
+    from convloom.cli.runs import make_network
+    from convloom.compiler import compile_graph
+    from convloom.nn import CrossEntropyLoss
+    from convloom.training.graphs import INDEX, evaluation_graph, prediction_graph, training_graph
+
+    known_shape, classes = _images_of(config)
+    shape = shape or known_shape
+    forward = make_network(config.network, shape, classes).trace(shape, config.batch_size)
+    loss = CrossEntropyLoss(label_smoothing=config.label_smoothing)
+    graphs = (
+        training_graph(forward, loss, INDEX, config.make_optimizer(), config.clip_norm is not None),
+        evaluation_graph(forward, loss, INDEX),
+        prediction_graph(forward),
+    )
+    backend = get_backend("cuda")
+    return [compile_graph(graph, backend, config.kernels) for graph in graphs]
+
+
+def _kernels(plans: list[Plan]) -> dict[Specialisation, tuple[str, int]]:
+    """{kernel: (the layers it serves, the most dynamic shared memory of a launch)}."""
+    from convloom.backends.cuda.resident import kernels
+
+    layers: dict[Specialisation, dict[str, None]] = {}
+    shared: dict[Specialisation, int] = {}
+    for plan in plans:
+        _, *image = plan.spec("input").shape
+        hyper = plan.graph.specs.get("hyper")
+        ends = kernels((image[0], image[1], image[2]), hyper.size if hyper else 0, None)
+        for kernel, name in zip(ends, ("input", "results"), strict=True):
+            layers.setdefault(kernel, {})[name] = None
+        for step in plan.steps:
+            for phase in step.selection.launch.phases:
+                layers.setdefault(phase.kernel, {})[step.node.layer] = None
+                shared[phase.kernel] = max(shared.get(phase.kernel, 0), phase.shared)
+    return {kernel: (", ".join(users), shared.get(kernel, 0)) for kernel, users in layers.items()}
+
+
+def _architectures(given: str | None) -> list[str]:
+    """Names as the compiler takes them. Raises UsageError for one that it does not know."""
+    from convloom.backends.cuda import device
+    from convloom.backends.cuda.nvrtc import supported_architectures
+
+    found = device.find()
+    if given is None and found.capabilities:
+        return [device.architecture(found.capabilities[0])]
+    names = (given or ",".join(ARCHITECTURES)).split(",")
+    known = supported_architectures()
+    made = []
+    for name in names:
+        capability = device.capability_of(name)
+        if capability is None or f"sm_{capability[0]}{capability[1]}" not in known:
+            raise UsageError(
+                f"--arch: {name.strip()!r} is no architecture that the installed NVRTC compiles "
+                f"for; it knows {', '.join(known)}"
+            )
+        made.append(device.architecture(capability))
+    return list(dict.fromkeys(made))
+
+
+def _row(
+    kernel: Specialisation, layers: str, shared: int, arch: str, cubin: Cubin
+) -> dict[str, Any]:
+    return {
+        "kernel": kernel.source,
+        "constants": dict(kernel.constants),
+        "layers": layers,
+        "arch": arch,
+        "registers": cubin.usage.registers,
+        "shared": cubin.usage.shared + shared,
+        "spilled": cubin.usage.spilled,
+        "code": len(cubin.code),
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    cells = [[str(row[name]) for name in _HEADER] for row in rows]
+    return table(_HEADER, cells, left=(0, 1, 2))
