@@ -225,6 +225,12 @@ class TestLoss:
         op = SoftmaxCrossEntropyGrad(smoothing, "probability")
         compare(op, probability, t, np.array(1.0, np.float32))
 
+    def test_many_samples(self) -> None:
+        logits, target = normals((61, 1500), 0), np.random.default_rng(1).integers(0, 1500, 61)
+        compare(SoftmaxCrossEntropy(), logits, target)
+        probability = SoftmaxCrossEntropy().reference(logits, target)[1]
+        compare(SoftmaxCrossEntropyGrad(), probability, target, np.array(1, np.float32))
+
     def test_far_apart_and_huge_logits(self) -> None:
         zero = np.zeros(1, np.int64)
         loss, p = run_op(SoftmaxCrossEntropy(), np.array([[-431, 279, 427]], np.float32), zero)

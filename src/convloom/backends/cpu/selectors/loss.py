@@ -9,8 +9,8 @@ from convloom.backends.cpu.selectors.common import Builder, Specs, ceil_div, dty
 from convloom.ir import Node, Selection
 from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect
 
-#: Samples an item takes.
-_ROWS = 16
+#: Logits an item takes, about: less would cost more to hand to another thread than to compute.
+_LOGITS = 8192
 
 
 def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
@@ -34,8 +34,8 @@ def _forward(build: Builder, node: Node) -> Selection | None:
     op = cast(SoftmaxCrossEntropy, node.op)
     logits, target = (Tensor(name) for name in node.inputs)
     loss, probability = (Tensor(name) for name in node.outputs)
-    n, _ = build.specs[node.inputs[0]].shape
-    items = ceil_div(n, _ROWS)
+    n, classes = build.specs[node.inputs[0]].shape
+    items = ceil_div(n, _rows(classes))
     partial = build.workspace(8 * max(items, 1))
     smoothing = float(op.label_smoothing)
     arguments: tuple[Argument, ...] = (logits, target, probability, partial, n, smoothing)
@@ -48,11 +48,11 @@ def _gradient(build: Builder, node: Node) -> Selection | None:
     op = cast(SoftmaxCrossEntropyGrad, node.op)
     if set(dtypes(node, build.specs)) - {"float32", "int64"}:
         return None
-    n, _ = build.specs[node.inputs[0]].shape
+    n, classes = build.specs[node.inputs[0]].shape
     tensors = tuple(Tensor(name) for name in (*node.inputs, *node.outputs))
     arguments: tuple[Argument, ...] = (*tensors, n, float(op.label_smoothing))
     source = "softmax_cross_entropy_grad"
-    build.add(source, _constants(build, node), arguments, ceil_div(n, _ROWS))
+    build.add(source, _constants(build, node), arguments, ceil_div(n, _rows(classes)))
     return build.selection(source)
 
 
@@ -68,4 +68,9 @@ def _top_k(build: Builder, node: Node) -> Selection | None:
 def _constants(build: Builder, node: Node) -> dict[str, int]:
     classes = build.specs[node.inputs[0]].shape[1]
     probability = int(len(build.specs[node.inputs[1]].shape) == 2)
-    return {"K": classes, "PROBABILITY": probability, "ROWS": _ROWS}
+    return {"K": classes, "PROBABILITY": probability, "ROWS": _rows(classes)}
+
+
+def _rows(classes: int) -> int:
+    """Samples an item takes."""
+    return max(1, _LOGITS // classes)
