@@ -9,6 +9,7 @@
 //
 // Limit: one run at a time in a process; the caller serialises (backends/cpu/pool.py does).
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -69,7 +70,9 @@ i64 now() {
     return i64(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
 
-template <class Ready>
+enum Manner { EAGER, YIELDING };
+
+template <Manner MANNER, class Ready>
 bool spin(Ready ready) {
     if (ready()) return true;
     const i64 end = now() + kSpinNanoseconds;
@@ -78,15 +81,16 @@ bool spin(Ready ready) {
             pause_core();
             if (ready()) return true;
         }
+        if (MANNER == YIELDING) sched_yield();
     } while (now() < end);
     return false;
 }
 
 // A sleeper counts itself before its last look; whoever changes something looks at the count
 // afterwards (wake). Both orders are sequentially consistent, so no change is slept through.
-template <class Ready>
+template <Manner MANNER, class Ready>
 void await(Ready ready) {
-    if (spin(ready)) return;
+    if (spin<MANNER>(ready)) return;
     pthread_mutex_lock(&mutex);
     add(sleepers, 1);
     while (!ready()) pthread_cond_wait(&changed, &mutex);
@@ -130,7 +134,7 @@ void work(const Job& mine, i64 index) {
             const i64 items = load(counter.items);  // the run may end with the next line
             if (add(counter.done, finished) + finished == items) wake();
         }
-        await([&] {
+        await<EAGER>([&] {
             return load(counter.done) == load(counter.items) ||
                    load(counter.ticket) >> 32 != mine.run;
         });
@@ -157,7 +161,8 @@ void* live(void* birth) {
     const i64 index = static_cast<Birth*>(birth)->index;
     i64 seen = static_cast<Birth*>(birth)->seen;
     for (;;) {
-        await([&] { return load(runs) != seen; });
+        // A worker that was woken on the caller's own core must not keep it from the caller.
+        await<YIELDING>([&] { return load(runs) != seen; });
         Job mine{};
         add(readers, 1);
         if (load(open_)) {
@@ -205,7 +210,7 @@ void run_phases(Job next) {
         store(counters[p].ticket, next.run << 32);
     }
     store(open_, 0);
-    await([] { return load(readers) == 0; });
+    await<YIELDING>([] { return load(readers) == 0; });
     job = next;
     store(runs, next.run);
     store(open_, 1);
