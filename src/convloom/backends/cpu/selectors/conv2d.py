@@ -366,7 +366,6 @@ def _share(problem: Problem, chunks: int) -> tuple[int, int]:
     An item's gradient must fit the cache, and items should be enough for all cores. x is staged
     once for every share of the filters, dy once for every share of the channels.
     """
-    p, q = problem.out
     uh, uw = problem.geometry.stride
     best, least = (problem.c, problem.kg), math.inf
     for slices in _divisors(problem.c):
@@ -375,14 +374,16 @@ def _share(problem: Problem, chunks: int) -> tuple[int, int]:
             filters = -(-problem.kg // splits // 32) * 32
             nbytes = 4 * channels * filters * problem.r * problem.s
             items = chunks * problem.groups * slices * splits
-            copies = p * q * (uh * uw * problem.c * splits + problem.kg * slices)
-            # Too large or too few shares are possible, but never preferred.
-            penalty = max(1.0, nbytes / GRADIENT_BYTES) ** 2
+            # Cycles of one output pixel: multiply-adds, and a cycle for each element copied.
+            steps = problem.depth * filters * -(-problem.kg // filters) / LANES
+            cost = steps + uh * uw * problem.c * splits + problem.kg * slices
+            # Shares that are too large or too few are possible, but never preferred.
+            cost *= max(1.0, nbytes / GRADIENT_BYTES)
+            cost *= max(1.0, 24 / (channels * problem.s))
             if nbytes > GRADIENT_BYTES // 8:
-                penalty *= max(1.0, ITEMS / items)
-            narrow = max(1.0, 24 / (channels * problem.s))
-            if copies * penalty * narrow < least:
-                best, least = (channels, filters), copies * penalty * narrow
+                cost *= max(1.0, ITEMS / items)
+            if cost < least:
+                best, least = (channels, filters), cost
     return best
 
 
