@@ -20,6 +20,7 @@ from convloom.backends.cuda.selectors.common import (
 )
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
+from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
@@ -55,6 +56,82 @@ def _wgrad(node: Node, specs: Specs) -> Selection | None:
     return build.selection("naive", "conv2d_wgrad")
 
 
+def _fused_forward(node: Node, specs: Specs) -> Selection | None:
+    """As the naive rung; a pooled map and its index must lie alike."""
+    if not _served(node, specs) or not _alike(specs, *node.outputs):
+        return None
+    op = cast(FusedConv2d, node.op)
+    x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
+    constants = sizes(op, x, w, y) | {
+        "BIAS": int(len(node.inputs) > 2),
+        "RELU": int(op.activation == RELU),
+        "POOL": op.pool,
+    }
+    arguments = _fused_arguments(node, x.shape[0])
+    build = Builder(specs)
+    build.each("conv2d_fprop/fused", constants, arguments, y.size)
+    return build.selection("fused", "conv2d_fprop")
+
+
+def _fused_dgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs) or not _alike(specs, *node.inputs[2:], *node.outputs):
+        return None
+    dy, w, *mask = (Tensor(name) for name in node.inputs)
+    build = Builder(specs)
+    _add_fused_dgrad(build, node, dy, ABSENT, w, mask[0] if mask else ABSENT)
+    return build.selection("fused", "conv2d_dgrad")
+
+
+def _fused_wgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    x, dy = (Tensor(name) for name in node.inputs)
+    dw, *db = (Tensor(name) for name in node.outputs)
+    build = Builder(specs)
+    _add_fused_wgrad(build, node, x, dy, ABSENT, dw, db[0] if db else ABSENT)
+    return build.selection("fused", "conv2d_wgrad")
+
+
+def _fused_pooled(node: Node, specs: Specs) -> Selection | None:
+    """Filter and bias gradient in one launch, the input's in another."""
+    op = cast(PooledConv2dGrad, node.op)
+    if not _pooled_served(node, specs):
+        return None
+    x, w, dy, index = (Tensor(name) for name in node.inputs)
+    build = Builder(specs)
+    db = Tensor(node.outputs[1]) if op.has_bias else ABSENT
+    _add_fused_wgrad(build, node, x, dy, index, Tensor(node.outputs[0]), db)
+    if op.needs_dx:
+        mask = x if op.mask == RELU else ABSENT
+        _add_fused_dgrad(build, node, dy, index, w, mask)
+    return build.selection("fused", "conv2d_wgrad")
+
+
+def _add_fused_dgrad(
+    build: Builder, node: Node, dy: Tensor, index: Argument, w: Tensor, mask: Argument
+) -> None:
+    """The launch that writes the node's last output, dx."""
+    dx = build.specs[node.outputs[-1]]
+    constants = sizes(
+        cast(ConvGeometry, node.op), dx, build.specs[w.name], build.specs[dy.name]
+    ) | {"MASK": int(mask != ABSENT), "POOL": int(index != ABSENT)}
+    arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), dx.shape[0])
+    build.each("conv2d_dgrad/fused", constants, arguments, dx.size)
+
+
+def _add_fused_wgrad(
+    build: Builder, node: Node, x: Tensor, dy: Tensor, index: Argument, dw: Tensor, db: Argument
+) -> None:
+    image, weights = build.specs[x.name], build.specs[dw.name]
+    constants = sizes(cast(ConvGeometry, node.op), image, weights, build.specs[dy.name]) | {
+        "BIAS": int(db != ABSENT),
+        "POOL": int(index != ABSENT),
+    }
+    threads = weights.size + (weights.shape[0] if db != ABSENT else 0)
+    arguments = (x, dy, index, dw, db, image.shape[0])
+    build.each("conv2d_wgrad/fused", constants, arguments, threads, threads=64)
+
+
 def sizes(conv: ConvGeometry, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> dict[str, int]:
     """The constants of device/conv.cuh for a convolution of x with w.
 
@@ -79,6 +156,27 @@ def _forward_arguments(node: Node, n: int) -> tuple[Argument, ...]:
     return (Tensor(node.inputs[0]), Tensor(node.inputs[1]), bias, *outputs, n)
 
 
+def _fused_arguments(node: Node, n: int) -> tuple[Argument, ...]:
+    """x, w, bias, y, index and the batch size; what is not there is 0."""
+    x, w, *bias = (Tensor(name) for name in node.inputs)
+    y, *index = (Tensor(name) for name in node.outputs)
+    return (x, w, bias[0] if bias else ABSENT, y, index[0] if index else ABSENT, n)
+
+
+def _alike(specs: Specs, *names: str) -> bool:
+    """Whether tensors of one shape lie in one order."""
+    return len({channels_last(specs[name]) for name in names}) <= 1
+
+
+def _pooled_served(node: Node, specs: Specs) -> bool:
+    op = cast(PooledConv2dGrad, node.op)
+    x, w, dy, index = node.inputs
+    pairs_alike = [(dy, index), (w, node.outputs[0])]
+    if op.needs_dx:
+        pairs_alike.append((x, node.outputs[-1]))
+    return _served(node, specs) and all(_alike(specs, *pair) for pair in pairs_alike)
+
+
 def _served(node: Node, specs: Specs) -> bool:
     names = (*node.inputs, *node.outputs)
     return all(image_order(specs[name]) for name in names) and set(dtypes(node, specs)) <= {
@@ -91,4 +189,8 @@ LADDER = {
     ("Conv2d", "naive"): _forward,
     ("Conv2dDgrad", "naive"): _dgrad,
     ("Conv2dWgrad", "naive"): _wgrad,
+    ("FusedConv2d", "fused"): _fused_forward,
+    ("FusedConv2dDgrad", "fused"): _fused_dgrad,
+    ("FusedConv2dWgrad", "fused"): _fused_wgrad,
+    ("PooledConv2dGrad", "fused"): _fused_pooled,
 }

@@ -59,6 +59,49 @@ def _wgrad(node: Node, specs: Specs) -> Selection | None:
     return build.selection("naive", "linear_wgrad")
 
 
+def _fused_forward(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, _, outputs) = Builder(specs), _sizes(node, specs)
+    arguments = _forward_arguments(node, n)
+    build.each("linear_fprop/fused", _forward_constants(node, specs), arguments, n * outputs)
+    return build.selection("fused", "linear_fprop")
+
+
+def _fused_dgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    constants = {"I": width, "O": outputs, "MASK": int(_masked(node))}
+    build.each("linear_dgrad/fused", constants, _dgrad_arguments(node, n), n * width)
+    return build.selection("fused", "linear_dgrad")
+
+
+def _fused_wgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    constants = {"I": width, "O": outputs}
+    arguments: tuple[Argument, ...] = (*tensors(node), n)
+    build.each("linear_wgrad/fused", constants, arguments, outputs * (width + 1))
+    return build.selection("fused", "linear_wgrad")
+
+
+def _forward_constants(node: Node, specs: Specs) -> dict[str, int]:
+    _, width, outputs = _sizes(node, specs)
+    return {
+        "I": width,
+        "O": outputs,
+        "BIAS": int(len(node.inputs) > 2),
+        "RELU": int(getattr(node.op, "activation", "none") == "relu"),
+    }
+
+
+def _dgrad_arguments(node: Node, n: int) -> tuple[Argument, ...]:
+    dy, w, *mask = (Tensor(name) for name in node.inputs)
+    return (dy, w, mask[0] if mask else ABSENT, Tensor(node.outputs[0]), n)
+
+
 def _forward_arguments(node: Node, n: int) -> tuple[Argument, ...]:
     bias = Tensor(node.inputs[2]) if len(node.inputs) > 2 else ABSENT
     return (Tensor(node.inputs[0]), Tensor(node.inputs[1]), bias, Tensor(node.outputs[0]), n)
@@ -90,4 +133,7 @@ LADDER = {
     ("Linear", "naive"): _forward,
     ("LinearDgrad", "naive"): _dgrad,
     ("LinearWgrad", "naive"): _wgrad,
+    ("FusedLinear", "fused"): _fused_forward,
+    ("FusedLinearDgrad", "fused"): _fused_dgrad,
+    ("FusedLinearWgrad", "fused"): _fused_wgrad,
 }

@@ -9,6 +9,9 @@ from convloom.backends.cuda.selectors.common import Builder, Specs, dtypes, row_
 from convloom.ir import Node, Selection
 from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect
 
+#: What one block may take on alone: samples, classes, and its threads.
+_ONE_BLOCK_SAMPLES, _ONE_BLOCK_CLASSES, _ONE_BLOCK_THREADS = 1024, 64, 256
+
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
     """Serves row-major float32 logits with int64 labels or float32 probabilities."""
@@ -24,6 +27,23 @@ def _forward(node: Node, specs: Specs) -> Selection | None:
     build.each("softmax_cross_entropy/naive", _constants(node, specs), arguments, n, threads=64)
     build.add("mean_of_partials/naive", {}, (partial, loss, n, n), blocks=1, threads=32)
     return build.selection("naive", "softmax_cross_entropy")
+
+
+def _fused_forward(node: Node, specs: Specs) -> Selection | None:
+    """Serves small batches of few classes: one block does them all."""
+    if not _served(node, specs):
+        return None
+    op = cast(SoftmaxCrossEntropy, node.op)
+    n, classes = specs[node.inputs[0]].shape
+    if n > _ONE_BLOCK_SAMPLES or classes > _ONE_BLOCK_CLASSES:
+        return None
+    logits, target = (Tensor(name) for name in node.inputs)
+    loss, probability = (Tensor(name) for name in node.outputs)
+    constants = _constants(node, specs) | {"THREADS": _ONE_BLOCK_THREADS}
+    arguments = (logits, target, probability, loss, n, float(op.label_smoothing))
+    build = Builder(specs)
+    build.add("softmax_cross_entropy/fused", constants, arguments, 1, _ONE_BLOCK_THREADS)
+    return build.selection("fused", "softmax_cross_entropy")
 
 
 def _gradient(node: Node, specs: Specs) -> Selection | None:
@@ -69,6 +89,7 @@ def _constants(node: Node, specs: Specs) -> dict[str, int]:
 
 LADDER = {
     ("SoftmaxCrossEntropy", "naive"): _forward,
+    ("SoftmaxCrossEntropy", "fused"): _fused_forward,
     ("SoftmaxCrossEntropyGrad", "naive"): _gradient,
     ("TopKCorrect", "naive"): _top_k,
 }

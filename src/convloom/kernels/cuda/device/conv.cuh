@@ -16,11 +16,18 @@ struct Conv {
     static constexpr i64 X_SIZE = CHANNELS * P::H * P::W;
     static constexpr i64 Y_SIZE = P::K * P::OH * P::OW;
 
+    // The map after 2x2 pooling of stride 2; a window that would overhang is dropped.
+    static constexpr i64 POOL_ROWS = P::OH / 2, POOL_COLS = P::OW / 2;
+    static constexpr i64 POOLED_SIZE = P::K * POOL_ROWS * POOL_COLS;
+
     __device__ static Place x_place(i64 i) {
         return place_of<CHANNELS, P::H, P::W, P::XROW != 0>(i);
     }
     __device__ static Place y_place(i64 i) {
         return place_of<P::K, P::OH, P::OW, P::YROW != 0>(i);
+    }
+    __device__ static Place pooled_place(i64 i) {
+        return place_of<P::K, POOL_ROWS, POOL_COLS, P::YROW != 0>(i);
     }
     // A filter is an image of C channels, R rows and S columns.
     __device__ static Place w_place(i64 i) { return place_of<P::C, P::R, P::S, P::WROW != 0>(i); }
@@ -33,6 +40,11 @@ struct Conv {
     }
     __device__ static i64 w_offset(i64 filter, i64 channel, i64 r, i64 s) {
         return filter * DEPTH + offset_of<P::C, P::R, P::S, P::WROW != 0>(channel, r, s);
+    }
+
+    __device__ static i64 pooled_offset(i64 image, i64 filter, i64 row, i64 col) {
+        return image * POOLED_SIZE +
+               offset_of<P::K, POOL_ROWS, POOL_COLS, P::YROW != 0>(filter, row, col);
     }
 
     // x at a position that may lie in the padding, where it is 0.
@@ -80,6 +92,27 @@ struct Conv {
         return sum;
     }
 
+    // dw where 2x2 pooling followed: only the winner of each window has a gradient.
+    __device__ static f32 pooled_filter_gradient(const f32* x, const f32* dyp, const u8* index,
+                                                 const Place& at, i64 n) {
+        const i64 channel = at.image / GROUP * P::C + at.channel;
+        f32 total = 0.0f;
+        for (i64 image = 0; image < n; ++image) {
+            f32 sum = 0.0f;
+            for (i64 p = 0; p < POOL_ROWS; ++p) {
+                for (i64 q = 0; q < POOL_COLS; ++q) {
+                    const i64 from = pooled_offset(image, at.image, p, q);
+                    const i64 y_row = 2 * p + index[from] / 2, y_col = 2 * q + index[from] % 2;
+                    const i64 row = y_row * P::UH + at.row * P::DH - P::PH;
+                    const i64 col = y_col * P::UW + at.col * P::DW - P::PW;
+                    sum = fmaf(padded(x, image, channel, row, col), dyp[from], sum);
+                }
+            }
+            total += sum;
+        }
+        return total;
+    }
+
     // dw of the weight at `at` (image: the filter). Each image is summed by itself first, which
     // keeps the rounding errors of a large batch small.
     template <class Dy>
@@ -109,5 +142,18 @@ struct DenseGradient {
 
     __device__ f32 operator()(i64 image, i64 filter, i64 row, i64 col) const {
         return dy[Conv<P>::y_offset(image, filter, row, col)];
+    }
+};
+
+// dy where 2x2 pooling followed: dyp where the cell won its window, else 0.
+template <class P>
+struct PooledGradient {
+    const f32* dyp;
+    const u8* index;
+
+    __device__ f32 operator()(i64 image, i64 filter, i64 row, i64 col) const {
+        if (row / 2 >= Conv<P>::POOL_ROWS || col / 2 >= Conv<P>::POOL_COLS) return 0.0f;
+        const i64 from = Conv<P>::pooled_offset(image, filter, row / 2, col / 2);
+        return index[from] == 2 * (row % 2) + col % 2 ? dyp[from] : 0.0f;
     }
 };

@@ -1,0 +1,28 @@
+// Sums over the threads of a block, in an order that never changes.
+#pragma once
+
+#include "device/types.cuh"
+
+// The sum of `value` over a warp, on every lane: halves are added to halves.
+template <class T>
+__device__ __forceinline__ T warp_sum(T value) {
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
+    return value;
+}
+
+// The sum of `value` over a block of THREADS threads, on thread 0. All threads must call it.
+template <int THREADS, class T>
+__device__ __forceinline__ T block_sum(T value) {
+    static_assert(THREADS % 32 == 0 && THREADS <= 1024);
+    __shared__ T part[THREADS / 32];
+    value = warp_sum(value);
+    if constexpr (THREADS == 32) return value;
+    __syncthreads();  // an earlier sum may still be read
+    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = value;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int warp = 1; warp < THREADS / 32; ++warp) value += part[warp];
+    return value;
+}
