@@ -1,0 +1,185 @@
+"""A plan bound to memory, each launch run by the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from convloom.backends.cpu.pool import default_threads
+from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Tensor
+from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
+from convloom.backends.cudasim.build import Function, Workshop
+from convloom.backends.cudasim.machine import Call, Extent, Pointer, Settings
+from convloom.backends.cudasim.memory import ArenaMaker, CudaSimStorage
+from convloom.backends.cudasim.modes import SimulationError, patience
+from convloom.backends.host import HostExecutable
+from convloom.ir import TRANSIENT, Buffer, Plan, Step
+
+#: Tensors of the flat arenas are padded to this; a kernel that walks them all touches the padding.
+_PADDED = 64
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The launches of a step, and every byte that they may touch."""
+
+    title: str
+    calls: tuple[Call, ...]
+
+
+class CudaSimExecutable(HostExecutable):
+    """Runs a plan. Kernels are compiled, and launches checked, on construction."""
+
+    def __init__(self, plan: Plan, storage: CudaSimStorage, workshop: Workshop) -> None:
+        self._maker = ArenaMaker(workshop.machine)
+        super().__init__(plan, storage, self._maker.allocate)
+        self._storage = storage
+        self._workshop = workshop
+        self._settings = Settings(workers=default_threads(), patience=patience(workshop.mode))
+        self._numbers = {
+            name: (storage.maker if arena is storage.arena else self._maker).number(arena)
+            for name, arena in self._arenas.items()
+        }
+        self._arena_of = {number: name for name, number in self._numbers.items()}
+        functions = workshop.load(
+            phase.kernel for step in plan.steps for phase in _launch(step).phases
+        )
+        self._steps = [
+            _Step(
+                step.node.title,
+                tuple(
+                    self._call(step, phase, functions[phase.kernel])
+                    for phase in _launch(step).phases
+                    if phase.blocks > 0
+                ),
+            )
+            for step in plan.steps
+        ]
+
+    @property
+    def storage(self) -> CudaSimStorage:
+        """The persistent memory, shared with the network's other executables."""
+        return self._storage
+
+    @property
+    def threads(self) -> int:
+        """Threads that run blocks."""
+        return self._settings.workers
+
+    def set_num_threads(self, threads: int) -> None:
+        """Run blocks on this many threads from now on; results do not depend on it."""
+        if threads < 1:
+            raise ValueError(f"the number of threads must be at least 1, it is {threads}")
+        self._settings = self._settings._replace(workers=threads)
+
+    def run_step(self, index: int) -> None:
+        """Run one step alone; its inputs must have been made.
+
+        Raises:
+            SimulationError: a kernel did what no kernel may.
+        """
+        step = self._steps[index]
+        for call in step.calls:
+            if self._workshop.mode.orders > 1:
+                self._launch_in_orders(step, call)
+            else:
+                self._launch(step, call, self._settings)
+
+    def _launch(self, step: _Step, call: Call, settings: Settings) -> None:
+        error = self._workshop.launch(call, settings)
+        if error:
+            raise SimulationError(f"{step.title}: kernel {call.kernel}, {error}")
+
+    def _launch_in_orders(self, step: _Step, call: Call) -> None:
+        """Run a launch again and again from the same memory, its threads in other orders."""
+        before = self._snapshot(call.open)
+        first: list[np.ndarray] | None = None
+        for order in range(self._workshop.mode.orders):
+            for extent, bytes_ in zip(call.open, before, strict=True):
+                self._bytes(extent)[...] = bytes_
+            self._launch(step, call, self._settings._replace(order=order))
+            after = self._snapshot(call.open)
+            if first is None:
+                first = after
+            elif any(not np.array_equal(a, b) for a, b in zip(first, after, strict=True)):
+                raise SimulationError(
+                    f"{step.title}: kernel {call.kernel}, its results change with the order in "
+                    "which threads and blocks run; look for a missing barrier, or for two threads "
+                    "that write one element"
+                )
+
+    def _snapshot(self, extents: Sequence[Extent]) -> list[np.ndarray]:
+        return [self._bytes(extent).copy() for extent in extents]
+
+    def _bytes(self, extent: Extent) -> np.ndarray:
+        arena = self._arenas[self._arena_of[extent.arena]]
+        return arena[extent.offset : extent.offset + extent.nbytes]
+
+    def _call(self, step: Step, phase: Phase, function: Function) -> Call:
+        arguments = tuple(self._argument(argument, step) for argument in phase.arguments)
+        _check_arguments(step, phase, function.letters)
+        return Call(
+            library=function.library,
+            entry=function.entry,
+            kernel=phase.kernel.name,
+            arguments=arguments,
+            blocks=phase.blocks,
+            threads=phase.threads,
+            shared=phase.shared,
+            arenas=tuple(self._numbers.values()),
+            open=self._open(step),
+        )
+
+    def _argument(self, argument: Argument, step: Step) -> Pointer | int | float:
+        if isinstance(argument, Tensor):
+            buffer = self._plan.buffers[argument.name]
+        elif isinstance(argument, WorkspaceArgument):
+            assert step.workspace is not None
+            buffer = self._plan.buffers[step.workspace]
+        else:
+            return argument
+        return Pointer(self._numbers[buffer.arena], buffer.offset + argument.offset)
+
+    def _open(self, step: Step) -> tuple[Extent, ...]:
+        """The tensors of a step and its workspace."""
+        names = [*step.node.inputs, *step.node.outputs]
+        if step.workspace is not None:
+            names.append(step.workspace)
+        extents = (self._extent(name, self._plan.buffers[name]) for name in names)
+        return tuple(dict.fromkeys(extents))
+
+    def _extent(self, name: str, buffer: Buffer) -> Extent:
+        spec = self._plan.graph.specs.get(name)
+        nbytes = spec.nbytes if spec is not None else buffer.nbytes
+        if buffer.arena != TRANSIENT:
+            nbytes = -(-nbytes // _PADDED) * _PADDED
+        limit = self._arenas[buffer.arena].nbytes - buffer.offset
+        return Extent(self._numbers[buffer.arena], buffer.offset, min(nbytes, limit))
+
+
+def _check_arguments(step: Step, phase: Phase, letters: str) -> None:
+    """Raises SimulationError unless the launch's arguments fit the kernel's parameters."""
+    given = "".join(_letter(argument) for argument in phase.arguments)
+    fits = len(given) == len(letters) and all(
+        mine == yours or (mine, yours) == ("f", "d") or (mine, yours, value) == ("i", "p", 0)
+        for mine, yours, value in zip(given, letters, phase.arguments, strict=True)
+    )
+    if not fits:
+        raise SimulationError(
+            f"{step.node.title}: kernel {phase.kernel.name} takes parameters {letters!r} (p: "
+            f"pointer, i: long long, f: float, d: double), its launch gives {given!r}"
+        )
+
+
+def _letter(argument: Argument) -> str:
+    if isinstance(argument, Tensor | WorkspaceArgument):
+        return "p"
+    return "f" if isinstance(argument, float) else "i"
+
+
+def _launch(step: Step) -> CudaLaunch:
+    launch = step.selection.launch
+    assert isinstance(launch, CudaLaunch)
+    return launch

@@ -1,0 +1,54 @@
+// Host twins of device/ptx.cuh, with the same names and arguments.
+//
+// Where each lane's elements lie: PTX ISA, "Warp-level matrix instructions": ldmatrix, "Matrix
+// fragments for mma.m16n8k16 with floating point type", and "mma.m16n8k8" (.tf32). The sums of mma
+// are taken in another order than on a GPU, whose order is not documented: exact on small integers
+// only. A copy by cp.async is made when it is waited for and its target is NaN until then, so that
+// a missing wait shows.
+#pragma once
+
+#define CONVLOOM_SIM_LDMATRIX(COUNT, SUFFIX, TRANSPOSED)                                       \
+    inline void ldmatrix_x##COUNT##SUFFIX(unsigned (&r)[COUNT], const void* row,               \
+                                          CONVLOOM_SIM_SITE) {                                 \
+        convloom_sim_ldmatrix(r, row, COUNT, TRANSPOSED, file, line);                          \
+    }
+CONVLOOM_SIM_LDMATRIX(1, , false)
+CONVLOOM_SIM_LDMATRIX(2, , false)
+CONVLOOM_SIM_LDMATRIX(4, , false)
+CONVLOOM_SIM_LDMATRIX(1, _trans, true)
+CONVLOOM_SIM_LDMATRIX(2, _trans, true)
+CONVLOOM_SIM_LDMATRIX(4, _trans, true)
+
+#define CONVLOOM_SIM_MMA(NAME, OPERAND)                                                        \
+    inline void NAME(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2],            \
+                     const float (&c)[4], CONVLOOM_SIM_SITE) {                                 \
+        convloom_sim_mma(#NAME, convloom_sim::OPERAND, d, a, b, c, file, line);                \
+    }
+CONVLOOM_SIM_MMA(mma_m16n8k16_bf16, kBfloat16)
+CONVLOOM_SIM_MMA(mma_m16n8k16_f16, kFloat16)
+CONVLOOM_SIM_MMA(mma_m16n8k8_tf32, kTensorFloat32)
+
+// Nearest, ties away from zero, as cvt.rna does.
+inline unsigned cvt_tf32(float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
+
+inline void cp_async_4(void* target, const void* source, CONVLOOM_SIM_SITE) {
+    convloom_sim_copy(target, source, 4, 4, file, line);
+}
+inline void cp_async_16(void* target, const void* source, CONVLOOM_SIM_SITE) {
+    convloom_sim_copy(target, source, 16, 16, file, line);
+}
+inline void cp_async_4_zfill(void* target, const void* source, bool read, CONVLOOM_SIM_SITE) {
+    convloom_sim_copy(target, source, 4, read ? 4 : 0, file, line);
+}
+inline void cp_async_16_zfill(void* target, const void* source, bool read, CONVLOOM_SIM_SITE) {
+    convloom_sim_copy(target, source, 16, read ? 16 : 0, file, line);
+}
+inline void cp_async_commit() { convloom_sim_copy_commit(); }
+template <int PENDING>
+void cp_async_wait() {
+    convloom_sim_copy_wait(PENDING);
+}
+inline void cp_async_wait_all() {
+    convloom_sim_copy_commit();
+    convloom_sim_copy_wait(0);
+}
