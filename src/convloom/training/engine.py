@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convloom.backends import Executable, Storage, get_backend, resolve_device
+from convloom.backends.locks import Lock
 from convloom.compiler import compile_graph
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError
 from convloom.ops.control import HYPER
@@ -41,7 +42,8 @@ class Engine:
 
     With an optimizer the engine becomes the home of the model's weights: ``model.state_dict()``
     reads its memory for as long as the engine lives, and gets the values back afterwards. Without
-    one it works on a copy, which ``pull_weights`` renews.
+    one it works on a copy, which ``pull_weights`` renews. Steps asked for by several threads run
+    one after the other.
 
     Args:
         model: the network; parameters not set yet are drawn with ``seed``.
@@ -79,6 +81,7 @@ class Engine:
         self.max_norm = max_norm
         self.steps_done = 0
         self._backend = get_backend(self.device)
+        self._lock = Lock()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
@@ -120,12 +123,13 @@ class Engine:
             raise ConvloomError("training needs a loss and an optimizer; this engine has none")
         x, target, kind = self._checked(images, targets)
         key = ("train", len(x), kind.name)
-        executable = self._executable(key, lambda: self._training_plan(len(x), kind))
-        self._write_batch(executable, x, target, kind)
-        self._write_counter()
-        executable.run()
-        self.steps_done += 1
-        return self._result(executable, len(x))
+        with self._lock:
+            executable = self._executable(key, lambda: self._training_plan(len(x), kind))
+            self._write_batch(executable, x, target, kind)
+            self._write_counter()
+            executable.run()
+            self.steps_done += 1
+            return self._result(executable, len(x))
 
     def evaluate_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
         """Loss and right answers of one batch; nothing is updated, dropout is off."""
@@ -133,18 +137,20 @@ class Engine:
             raise ConvloomError("evaluation needs a loss; this engine has none")
         x, target, kind = self._checked(images, targets)
         key = ("evaluate", len(x), kind.name)
-        executable = self._executable(key, lambda: self._evaluation_plan(len(x), kind))
-        self._write_batch(executable, x, target, kind)
-        executable.run()
-        return self._result(executable, len(x))
+        with self._lock:
+            executable = self._executable(key, lambda: self._evaluation_plan(len(x), kind))
+            self._write_batch(executable, x, target, kind)
+            executable.run()
+            return self._result(executable, len(x))
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """The network's output, logits (n, classes), for float32 images (n, C, H, W)."""
         x = self._checked_images(images)
-        executable = self._executable(("predict", len(x)), lambda: self._prediction(len(x)))
-        executable.write("input", x)
-        executable.run()
-        return executable.read(executable.plan.graph.outputs[0])
+        with self._lock:
+            executable = self._executable(("predict", len(x)), lambda: self._prediction(len(x)))
+            executable.write("input", x)
+            executable.run()
+            return executable.read(executable.plan.graph.outputs[0])
 
     def read(self, name: str) -> np.ndarray:
         """A copy of a parameter, state or control, or of any tensor the last step kept.
@@ -199,9 +205,10 @@ class Engine:
     def pull_weights(self) -> None:
         """Take over the model's current weights."""
         weights = self.model.state_dict()
-        for name in self._storage.layouts:
-            if name in weights:
-                self._storage.write(name, weights[name])
+        with self._lock:
+            for name in self._storage.layouts:
+                if name in weights:
+                    self._storage.write(name, weights[name])
 
     def hold_weights(self) -> None:
         """Become the home of the model's weights, with the values they have here.
@@ -218,12 +225,13 @@ class Engine:
         """
         x, target, kind = self._checked(images, targets)
         key = ("train", len(x), kind.name)
-        executable = self._executable(key, lambda: self._training_plan(len(x), kind))
-        self._write_batch(executable, x, target, kind)
-        self._write_counter()
-        found = executable.run_watched()
-        self.steps_done += 1
-        return found
+        with self._lock:
+            executable = self._executable(key, lambda: self._training_plan(len(x), kind))
+            self._write_batch(executable, x, target, kind)
+            self._write_counter()
+            found = executable.run_watched()
+            self.steps_done += 1
+            return found
 
     # What follows makes plans and moves batches.
 

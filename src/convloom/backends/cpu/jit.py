@@ -19,6 +19,7 @@ from pathlib import Path
 from convloom.backends.cache import ObjectCache, cache_directory
 from convloom.backends.cpu.launch import Specialisation
 from convloom.backends.cpu.toolchain import Compiler, CompilerError, cpu_features
+from convloom.backends.locks import Lock
 
 SOURCES = Path(__file__).resolve().parents[2] / "kernels" / "cpu"
 ENTRY = "convloom_kernel"
@@ -37,6 +38,7 @@ class Jit:
     cache: ObjectCache
     _loaded: dict[Specialisation, int] = field(default_factory=dict)
     _runtime: ctypes.CDLL | None = None
+    _lock: Lock = field(default_factory=Lock)
 
     def load(self, wanted: Iterable[Specialisation]) -> dict[Specialisation, int]:
         """The address of each kernel; what neither memory nor disk has is compiled, in one batch.
@@ -45,12 +47,13 @@ class Jit:
             CompilerError: the compiler refused a kernel.
         """
         asked = list(dict.fromkeys(wanted))
-        missing = [s for s in asked if s not in self._loaded]
-        for specialisation, library in zip(
-            missing, self._libraries([_Unit.kernel(s) for s in missing]), strict=True
-        ):
-            self._loaded[specialisation] = _address(library)
-        return {s: self._loaded[s] for s in asked}
+        with self._lock:
+            missing = [s for s in asked if s not in self._loaded]
+            for specialisation, library in zip(
+                missing, self._libraries([_Unit.kernel(s) for s in missing]), strict=True
+            ):
+                self._loaded[specialisation] = _address(library)
+            return {s: self._loaded[s] for s in asked}
 
     def runtime(self) -> ctypes.CDLL:
         """The library of the thread pool."""
@@ -207,6 +210,10 @@ def _jit(compiler: Compiler, folder: Path) -> Jit:
     return Jit(compiler, ObjectCache(folder))
 
 
+_sharing = Lock()
+
+
 def shared_jit(compiler: Compiler) -> Jit:
     """The process's JIT for this compiler and the present cache folder."""
-    return _jit(compiler, cache_directory())
+    with _sharing:  # two threads that ask first get the same one
+        return _jit(compiler, cache_directory())

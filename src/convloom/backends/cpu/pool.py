@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import threading
 from functools import cache
 from pathlib import Path
 
 from convloom.backends.cpu.storage import allocate
+from convloom.backends.locks import Lock
 from convloom.ir import ConvloomError
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -78,9 +78,7 @@ class Pool:
         address, number = ctypes.c_void_p, ctypes.c_long
         self._run.argtypes = [address, number, number, address, number]
         self._scratch = allocate(0)
-        self._lock = threading.RLock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew_lock)
+        self._lock = Lock()
 
     def run(self, phases: int, count: int, threads: int, scratch: int) -> None:
         """Run ``count`` phases at address ``phases``; a thread needs ``scratch`` bytes."""
@@ -90,11 +88,16 @@ class Pool:
                 self._scratch = allocate(stride * threads)
             self._run(phases, count, threads, self._scratch.ctypes.data, stride)
 
-    def _renew_lock(self) -> None:
-        self._lock = threading.RLock()
+
+_sharing = Lock()
+
+
+def shared_pool(library: ctypes.CDLL) -> Pool:
+    """The process's pool; all executables share its threads."""
+    with _sharing:  # two pools of one library would run at the same time
+        return _pool(library)
 
 
 @cache
-def shared_pool(library: ctypes.CDLL) -> Pool:
-    """The process's pool; all executables share its threads."""
+def _pool(library: ctypes.CDLL) -> Pool:
     return Pool(library)
