@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from convloom.backends.cpu.jit import Jit
 from convloom.backends.cpu.launch import Specialisation
 from convloom.backends.cpu.pool import default_threads
 from convloom.backends.cpu.toolchain import Compiler, CompilerError, find_compiler
-from convloom.ir import ConvloomError, Graph, GraphBuilder, Role, ShapeError, TensorSpec
+from convloom.ir import ROW_MAJOR, ConvloomError, Graph, GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.ops import SGD, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
 from convloom.ops.base import Op
 from convloom.ops.control import HYPER_SPEC, hyper_vector
@@ -70,6 +71,20 @@ class TestCache:
         monkeypatch.setattr(jit, "cpu_features", lambda: "another machine")
         Jit(fresh.compiler, fresh.cache).load([RELU])
         assert objects() == 4
+
+    def test_key_holds_included_headers(
+        self, fresh: Jit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        fresh.load([RELU])
+        copied = tmp_path / "sources"
+        shutil.copytree(jit.SOURCES, copied)
+        with (copied / "abi.h").open("a") as header:  # relu.cpp includes simd.h, which includes it
+            header.write("// changed\n")
+        monkeypatch.setattr(jit, "SOURCES", copied)
+        jit._source_digest.cache_clear()
+        Jit(fresh.compiler, fresh.cache).load([RELU])
+        jit._source_digest.cache_clear()
+        assert len(list(fresh.cache.folder.glob("relu-*.so"))) == 2
 
     @pytest.mark.parametrize("damage", ("truncated", "empty", "one byte"))
     def test_damaged_object_is_compiled_again(
@@ -155,6 +170,7 @@ class TestCompiler:
         compare(FusedLinearWgrad(), x, dy, exact=True, backend=backend)
         image = integers((2, 19, 6, 7), 4)
         compare(MaxPool2d((3, 3), (2, 2), (1, 1)), image, exact=True, backend=backend)
+        compare(ReLU(), image, exact=True, backend=backend, layouts=(ROW_MAJOR,))
         labels = np.arange(9)
         compare(SoftmaxCrossEntropy(0.1), 3 * normals((9, 37), 5), labels, backend=backend)
 

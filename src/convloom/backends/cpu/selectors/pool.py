@@ -10,8 +10,9 @@ from convloom.backends.cpu.selectors.common import Builder, Specs, ceil_div, dty
 from convloom.ir import NHWC, Node, Selection
 from convloom.ops import AvgPool2d, AvgPool2dGrad, MaxPool2d
 
-#: Channels an item of the max-pool gradient owns.
-_CHANNEL_BLOCK = 64
+#: Channels an item of the max-pool gradient owns: all of most images, whose memory is then
+#: written in one go.
+_CHANNEL_BLOCK = 256
 
 
 def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
