@@ -151,6 +151,10 @@ class TestPool:
         y, index = op.reference(x)
         compare(MaxPool2dGrad((11, 9)), integers(y.shape, 1), index, exact=True)
 
+    def test_max_gradient_of_many_channels(self) -> None:
+        _, index = MaxPool2d((3, 3), (1, 1)).reference(integers((2, 300, 5, 4), 0))
+        compare(MaxPool2dGrad((5, 4)), integers(index.shape, 1), index, exact=True)
+
     def test_max_with_dilation(self) -> None:
         op = MaxPool2d((3, 2), (2, 1), (1, 1), dilation=(2, 3))
         compare(op, normals((2, 5, 12, 10), 0), exact=True)
