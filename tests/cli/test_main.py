@@ -30,6 +30,7 @@ COMMANDS = [
     "eval",
     "predict",
     "plan",
+    "build",
     "version",
     "data list",
     "data get",
