@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -163,6 +164,9 @@ def test_dropout_masks_differ_from_step_to_step_and_repeat_from_the_seed() -> No
         (np.zeros((8, *SHAPE), np.float32), np.array([0] * 6 + [5, 0]), "6"),
         (np.zeros((8, *SHAPE), np.float32), np.array([0] * 7 + [-1]), "7"),
         (np.zeros((0, *SHAPE), np.float32), np.zeros(0, int), "at least one image"),
+        (np.zeros((8, *SHAPE), np.float32), 3, r"class numbers \(N,\) or probabilities .* not 3"),
+        (np.zeros((8, *SHAPE), np.float32), None, "not None"),
+        (np.zeros((8, *SHAPE), np.float32), np.zeros(8), "class indices must be integers"),
     ],
 )
 def test_bad_batches_are_refused_before_anything_runs(
@@ -173,6 +177,51 @@ def test_bad_batches_are_refused_before_anything_runs(
     with pytest.raises(cl.ConvloomError, match=message):
         step(x, y)
     np.testing.assert_array_equal(step.read("0.weight"), before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": nn.Sequential}, r"nn\.Module.* not the class Sequential \(write Sequential"),
+        ({"loss": nn.CrossEntropyLoss}, r"the loss must be .* not the class CrossEntropyLoss"),
+        ({"optimizer": "sgd"}, r"the optimizer must be .* not 'sgd'"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, it is 0"),
+        ({"batch_size": 2.5}, "batch_size must be"),
+        ({"batch_size": None}, "batch_size must be"),
+        ({"input_shape": (8, 8)}, r"input_shape must be \(C, H, W\)"),
+        ({"input_shape": (2, 1, 8, 8)}, r"input_shape must be \(C, H, W\)"),
+        ({"input_shape": (1, 0, 8)}, "each extent of input_shape"),
+        ({"seed": -1}, "seed must be a whole number of at least 0"),
+        ({"seed": 2**64}, r"seed must be below 2\^64"),
+        ({"clip_norm": 0}, "clip_norm must be above 0"),
+        ({"clip_norm": float("nan")}, "clip_norm must be above 0"),
+    ],
+)
+def test_bad_arguments_of_compile_name_the_remedy(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {
+        "model": network(),
+        "loss": nn.CrossEntropyLoss(),
+        "optimizer": cl.optim.SGD(lr=0.1),
+        "batch_size": 8,
+        "input_shape": SHAPE,
+        "device": "reference",
+    }
+    with pytest.raises(cl.ConvloomError, match=message):
+        cl.compile(**(given | changes))
+
+
+def test_predict_takes_any_float_and_refuses_what_it_would_guess() -> None:
+    model, x = network().initialize(0), np.random.default_rng(0).standard_normal((5, *SHAPE))
+    right = model.predict(x.astype(np.float32), device="reference")
+    for same in (x, x.astype(np.float32).astype(">f4"), x.astype(np.float32)[::-1][::-1]):
+        np.testing.assert_array_equal(model.predict(same, device="reference"), right)
+    for batch_size in (0, -1, 2.5, None):
+        with pytest.raises(cl.ShapeError, match="batch_size must be a whole number"):
+            model.predict(x, batch_size=batch_size, device="reference")  # type: ignore[arg-type]
+    with pytest.raises(cl.ConvloomError, match=r"got int64; .* images\.astype\(np\.uint8\)"):
+        model.predict(x.astype(np.int64), device="reference")
+    with pytest.raises(cl.ConvloomError, match="does not know its normalisation"):
+        model.predict(x.astype(np.uint8), device="reference")
 
 
 def test_reading_what_does_not_exist_names_what_does() -> None:

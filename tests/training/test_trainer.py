@@ -291,6 +291,11 @@ def test_a_loss_that_is_not_finite_names_the_step() -> None:
         ({"batch_size": 0}, "batch_size must be a whole number, 1 or more: 0"),
         ({"batch_size": 1.5}, "batch_size must be"),
         ({"seed": -1}, "seed must be"),
+        ({"seed": 2**64}, "seed must be"),
+        ({"model": nn.Sequential}, "the model must be an nn.Module"),
+        ({"model": lambda: nn.Sequential()}, "the model must be an nn.Module"),
+        ({"loss": nn.CrossEntropyLoss}, "the loss must be"),
+        ({"optimizer": "sgd"}, "the optimizer must be"),
         ({"clip_norm": 0.0}, "clip_norm must be above 0"),
         ({"clip_norm": math.nan}, "clip_norm must be above 0"),
         ({"checkpoint_every": -1}, "checkpoint_every must be"),
@@ -308,6 +313,8 @@ def test_bad_calls_are_errors() -> None:
         trainer.fit(data, epochs=0)
     with pytest.raises(TrainerError, match=r"train needs a data set such as .* not tuple"):
         trainer.fit((data.images, data.labels), epochs=1)  # type: ignore[arg-type]
+    with pytest.raises(TrainerError, match=r"train needs a data set such as .* not NoneType"):
+        trainer.fit(None, epochs=1)  # type: ignore[arg-type]
     with pytest.raises(TrainerError, match="evaluate: the data set rows has no samples"):
         trainer.evaluate(data.take(0))
     with pytest.raises(TrainerError, match="nothing has run yet"):

@@ -18,6 +18,7 @@ from convloom.compiler import compile_graph
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
+from convloom.training.arguments import check_model
 from convloom.training.graphs import (
     INDEX,
     PROBABILITY,
@@ -71,6 +72,7 @@ class Engine:
         seed: int = 0,
         max_norm: float | None = None,
     ) -> None:
+        check_model(model)
         self.model = model
         self.loss = loss
         self.optimizer = optimizer
@@ -319,6 +321,10 @@ class Engine:
         target = np.asarray(targets)
         if len(x) == 0:
             raise ShapeError("a training or evaluation step needs at least one image")
+        if target.ndim == 0:
+            raise ShapeError(
+                f"targets must be class numbers (N,) or probabilities (N, classes), not {targets!r}"
+            )
         if len(target) != len(x):
             raise ShapeError(f"{len(x)} images came with {len(target)} targets")
         if target.ndim == 1:

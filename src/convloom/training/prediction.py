@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary, proxy
 import numpy as np
 
 from convloom.ir import ConvloomError, Graph, ShapeError
+from convloom.nn.arguments import whole
 from convloom.normalise import normalise
 from convloom.training.engine import Engine
 
@@ -22,12 +23,14 @@ def predict(
 
     Args:
         images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
-            ``(x / 255 - mean) / std``; float32 is taken as given.
+            ``(x / 255 - mean) / std``; floats are taken as given, in float32.
+        batch_size: images at a time, 1 or more.
 
     Raises:
         ConvloomError: uint8 images for a model that knows no normalisation; other dtypes.
         ShapeError: images of another shape than the network takes.
     """
+    size = whole(batch_size, "batch_size")
     images = np.asarray(images)
     if images.ndim == 3:
         images = images[None]
@@ -35,8 +38,8 @@ def predict(
         raise ShapeError(f"predict takes images of shape (N, C, H, W), it got {images.shape}")
     engine = _engine_for(model, images.shape[1:], device)
     parts = [
-        engine.predict(normalised(model, images[start : start + batch_size]))
-        for start in range(0, len(images), batch_size)
+        engine.predict(normalised(model, images[start : start + size]))
+        for start in range(0, len(images), size)
     ]
     if not parts:
         return np.zeros((0, engine.classes), np.float32)
@@ -64,14 +67,17 @@ def _engine_for(model: Module, shape: tuple[int, ...], device: str) -> Engine:
 
 def normalised(model: Module, images: np.ndarray) -> np.ndarray:
     """float32 images as the network was trained on them."""
-    if images.dtype == np.float32:
-        return images
+    if np.issubdtype(images.dtype, np.floating):
+        return images.astype(np.float32, copy=False)
     if images.dtype != np.uint8:
-        raise ConvloomError(f"predict takes uint8 or float32 images, it got {images.dtype}")
+        raise ConvloomError(
+            f"predict takes uint8 or float32 images, it got {images.dtype}; pixels from 0 to 255 "
+            "go in as images.astype(np.uint8)"
+        )
     if model.normalization is None:
         raise ConvloomError(
-            "this model was saved without its normalisation, so uint8 images cannot be scaled "
-            "as in training; pass float32 images"
+            "this model does not know its normalisation (it was trained or saved without one), so "
+            "uint8 images cannot be scaled as in training; pass float32 images"
         )
     return normalise(images, *model.normalization)
 

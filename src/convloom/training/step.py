@@ -10,6 +10,8 @@ from convloom.backends import get_backend, resolve_device
 from convloom.compiler import compile_graph, differentiate
 from convloom.compiler.interpret import interpret
 from convloom.ir import Graph, GraphBuilder, Plan, Role, ShapeError
+from convloom.nn.arguments import whole
+from convloom.training import arguments
 from convloom.training.engine import Engine
 from convloom.training.graphs import Loss, Optimizer
 
@@ -110,22 +112,23 @@ def compile(
         clip_norm: clip gradients to this global norm.
 
     Raises:
-        ConvloomError: shapes that cannot fit (naming the layer), an unknown device or rung.
+        ConvloomError: shapes that cannot fit (naming the layer), an unknown device or rung, or an
+            argument out of range.
     """
-    if batch_size < 1:
-        raise ShapeError(f"batch_size must be at least 1, it is {batch_size}")
-    channels, height, width = input_shape
+    arguments.check_loss(loss)
+    arguments.check_optimizer(optimizer)
+    size = whole(batch_size, "batch_size")
     engine = Engine(
         model,
         loss=loss,
         optimizer=optimizer,
-        input_shape=(channels, height, width),
+        input_shape=arguments.image_shape(input_shape),
         device=device,
         kernels=kernels,
-        seed=seed,
-        max_norm=clip_norm,
+        seed=arguments.checked_seed(seed),
+        max_norm=arguments.checked_clip_norm(clip_norm),
     )
-    return TrainingStep(engine, batch_size)
+    return TrainingStep(engine, size)
 
 
 def vjp(
@@ -148,8 +151,9 @@ def vjp(
     Returns:
         ``(y, dx, {parameter: gradient})``.
     """
+    arguments.check_model(model)
     x, dy = np.asarray(x), np.asarray(dy)
-    model.initialize(seed)
+    model.initialize(arguments.checked_seed(seed))
     forward = model.trace(tuple(x.shape[1:]), len(x))
     graph, wanted = _vjp_graph(forward, dy)
     device = resolve_device(device)

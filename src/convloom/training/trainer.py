@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convloom.ir import ConvloomError
-from convloom.training import checkpoint, prediction
+from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
 from convloom.training.history import History
@@ -83,10 +83,16 @@ class Trainer:
         log_every: int = 50,
         engine: Callable[..., Engine] = CompiledEngine,
     ) -> None:
+        arguments.check_model(model)
+        arguments.check_loss(loss)
+        arguments.check_optimizer(optimizer)
         _require(
             _whole(batch_size, 1), f"batch_size must be a whole number, 1 or more: {batch_size}"
         )
-        _require(_whole(seed, 0), f"seed must be a whole number, 0 or more: {seed}")
+        _require(
+            _whole(seed, 0) and seed < 2**64,
+            f"seed must be a whole number, 0 or more and below 2^64: {seed}",
+        )
         for name, value in (("checkpoint_every", checkpoint_every), ("log_every", log_every)):
             _require(_whole(value, 0), f"{name} must be a whole number, 0 for never: {value}")
         _require(
@@ -158,10 +164,9 @@ class Trainer:
         """
         _require(_whole(epochs, 1), f"epochs must be a whole number, 1 or more: {epochs}")
         _require(self._loop is None, "fit is running already; callbacks cannot call it")
-        for role, dataset in (("train", train), ("validation", validation)):
-            if dataset is not None:
-                _check_dataset(role, dataset)
+        _check_dataset("train", train)
         if validation is not None:
+            _check_dataset("validation", validation)
             _check_alike(train, validation)
         self._attach(train)
         self._synchronise(train.shape)
