@@ -68,21 +68,16 @@ class CudaExecutable:
     def run(self) -> None:
         """Ask for every step once; ``read`` waits for the results.
 
+        Inputs must have been written since the run before: their memory is reused within a run.
+
         Raises:
             DeviceError: a kernel cannot be launched, or failed (in the first run, which waits for
                 each step, the message names it).
         """
-        self.run_many(1)
-
-    def run_many(self, count: int) -> None:
-        """Ask for ``count`` runs in a row, many in one graph. Raises DeviceError as ``run`` does.
-
-        They share their inputs; ``resident.ResidentSteps`` gives each its own.
-        """
-        if count > 0 and not self._warm:
+        if self._warm:
+            self._replay.launch(1)
+        else:
             self.warm_up()
-            count -= 1
-        self._replay.run(count)
 
     def warm_up(self) -> None:
         """One run, step by step, so that whatever is wrong shows with its name."""

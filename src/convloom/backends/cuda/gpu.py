@@ -264,7 +264,7 @@ class CudaGpu:
         config = self._core.LaunchConfig(
             grid=call.blocks, block=call.threads, shmem_size=call.shared
         )
-        words = [np.float32(w) if isinstance(w, float) else w for w in call.words]
+        words = _typed(call, _parameter_sizes(kernel))
         launch = self._core.launch
 
         def run() -> None:
@@ -449,6 +449,38 @@ def _free(gpu: CudaGpu, function: str, address: int) -> None:
     with contextlib.suppress(Exception):
         gpu._enter()
         gpu._ask(function, address)
+
+
+def _parameter_sizes(kernel: Any) -> list[int] | None:
+    """Bytes of each of a kernel's parameters; None from a driver before CUDA 12.4."""
+    try:
+        return [int(one.size) for one in kernel.arguments_info]
+    except Exception:  # whatever it is, the launch itself will say so too
+        return None
+
+
+def _typed(call: Call, sizes: Sequence[int] | None) -> list[Any]:
+    """The words as cuda-core wants them: it passes an int as 64 bits, a NumPy float as it is.
+
+    Raises:
+        DeviceError: the kernel's parameters are others; the driver would read rubbish.
+    """
+    if sizes is None:
+        sizes = [4 if isinstance(word, float) else 8 for word in call.words]
+    fits = len(sizes) == len(call.words) and all(
+        size == 8 or (size == 4 and isinstance(word, float))
+        for size, word in zip(sizes, call.words, strict=True)
+    )
+    if not fits:
+        raise DeviceError(
+            f"{_cannot_launch(call)}: its parameters take {list(sizes)} bytes, and "
+            f"{len(call.words)} arguments are {call.words}"
+        )
+    floats = {4: np.float32, 8: np.float64}
+    return [
+        floats[size](word) if isinstance(word, float) else word
+        for size, word in zip(sizes, call.words, strict=True)
+    ]
 
 
 _FAILED = "a kernel failed on the GPU (a watched run says which)"

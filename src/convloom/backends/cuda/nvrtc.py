@@ -15,17 +15,14 @@ import io
 import json
 import os
 import re
-import sys
-import tempfile
-import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from convloom.backends.cache import ObjectCache, cache_directory
+from convloom.backends.compiling import announced, in_parallel, refusal
 from convloom.backends.cuda.launch import Specialisation
 from convloom.ir import ConvloomError
 
@@ -38,7 +35,6 @@ _FORMAT = 1
 _NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.MULTILINE)
-_FIRST_ERROR = re.compile(r"^.*\berror\b.*$", re.MULTILINE | re.IGNORECASE)
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
@@ -113,19 +109,11 @@ class Compiler:
         return {s: done[s] for s in asked}
 
     def _build(self, todo: list[Specialisation], arch: str) -> list[Cubin]:
-        count = f"{len(todo)} kernel{'s' if len(todo) > 1 else ''}"
-        _say(f"compiling {count} for {arch} with {compiler_identity()} … ")
-        start = time.perf_counter()
-        try:
+        with announced(len(todo), f"{compiler_identity()} for {arch}"):
             cuda_core()  # its import does not bear two threads
-            with ThreadPoolExecutor(_cores()) as threads:
-                built = list(threads.map(lambda s: compile_kernel(s, arch), todo))
-        except BaseException:
-            _say("failed\n")
-            raise
+            built = in_parallel(lambda one: compile_kernel(one, arch), todo)
         for specialisation, cubin in zip(todo, built, strict=True):
             self.cache.store(cubin.record(), self._path(specialisation, arch))
-        _say(f"{time.perf_counter() - start:.1f} s\n")
         return built
 
     def _path(self, specialisation: Specialisation, arch: str) -> Path:
@@ -157,7 +145,7 @@ def compile_kernel(specialisation: Specialisation, arch: str) -> Cubin:
         KernelError: NVRTC is not installed or refused it.
     """
     core = cuda_core()
-    text, expression, log = translation_unit(specialisation), _expression(specialisation), _Log()
+    text, expression, log = translation_unit(specialisation), expression_of(specialisation), _Log()
     try:
         options = core.ProgramOptions(name=specialisation.source, arch=arch, **OPTIONS)
         program = core.Program(text, "c++", options)
@@ -165,7 +153,9 @@ def compile_kernel(specialisation: Specialisation, arch: str) -> Cubin:
         symbol = made.symbol_mapping[expression]
         code = bytes(made.code)
     except Exception as error:
-        raise _refusal(specialisation, arch, text, str(error)) from None
+        compiler = f"{compiler_identity()} for {arch}"
+        told = str(error).replace("\0", "")
+        raise KernelError(refusal(compiler, describe(specialisation), text, told)) from None
     name = symbol.decode() if isinstance(symbol, bytes) else str(symbol)
     return Cubin(code, name, usage_of(name, log.getvalue()))
 
@@ -264,14 +254,14 @@ def supported_architectures() -> tuple[str, ...]:
     return tuple(f"sm_{number}" for number in found)
 
 
-def _expression(specialisation: Specialisation) -> str:
+def expression_of(specialisation: Specialisation) -> str:
+    """How C++ names the specialised kernel within its translation unit."""
     return f"{specialisation.name}<{_struct(specialisation)}>"
 
 
 def _struct(specialisation: Specialisation) -> str:
-    """A name for the constants that two specialisations never share."""
-    digest = hashlib.sha256(repr(specialisation.constants).encode()).hexdigest()
-    return f"P_{digest[:16]}"
+    """A name for the constants that no two specialisations share."""
+    return f"P_{hashlib.sha256(repr(specialisation).encode()).hexdigest()[:16]}"
 
 
 @cache
@@ -309,26 +299,3 @@ def _target(written: str, includer: str) -> str:
     """The file that an include means: beside the includer, else from the root of the kernels."""
     beside = os.path.normpath(os.path.join(os.path.dirname(includer), written))
     return beside if (SOURCES / beside).is_file() else os.path.normpath(written)
-
-
-def _refusal(specialisation: Specialisation, arch: str, text: str, messages: str) -> KernelError:
-    messages = messages.replace("\0", "")
-    handle, log = tempfile.mkstemp(prefix=f"convloom-{specialisation.name}-", suffix=".log")
-    with os.fdopen(handle, "w") as file:
-        file.write(f"{compiler_identity()} {arch} {OPTIONS}\n{text}\n{messages}")
-    _, _, shown = messages.partition("compilation log:")
-    match = _FIRST_ERROR.search(shown or messages)
-    first = match.group(0).strip() if match else (messages.strip().splitlines() or ["?"])[-1]
-    return KernelError(
-        f"{compiler_identity()} could not compile the kernel {describe(specialisation)} for "
-        f"{arch}: {first} (full log: {log})"
-    )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()

@@ -189,10 +189,10 @@ class ResidentSteps:
             DeviceError: a kernel failed; names the first step's, any later one not.
         """
         order = self._checked_order(order)
-        rates = self._checked_rates(rates, len(order))
-        draws = self._checked_draws(draws)
         if not len(order):
             return
+        rates = self._checked_rates(rates, len(order))
+        draws = self._checked_draws(draws)
         tables = self._prepared(len(order))
         tables.fill(order, rates)
         self._gpu.upload(self._clock.address, np.array([0, first_step], np.uint64))

@@ -1,0 +1,77 @@
+"""convloom build."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from convloom.backends.cuda import device
+from convloom.backends.cuda.device import Found
+from tests.cli.running import invoke, refused, words
+
+pytest.importorskip("cuda.core", reason="needs cuda-core: pip install 'convloom[cuda13]'")
+
+#: A network of few kernels.
+NET = """
+from convloom import nn
+
+
+def make_model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("CONVLOOM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "net.py").write_text(NET)
+    return f"{tmp_path / 'net.py'}:make_model"
+
+
+def test_kernels_are_compiled_once_for_each_architecture(net: str, tmp_path: Path) -> None:
+    given = ("build", net, "--data", "digits", "--kernels", "naive", "--arch", "75,sm_90")
+    first = invoke(*given, "--json")
+    assert first.exit_code == 0, first.output
+    rows = json.loads(first.stdout)
+    assert {row["arch"] for row in rows} == {"sm_75", "sm_90a"}
+    assert {"linear_fprop/naive", "sgd/naive", "gather/naive"} <= {row["kernel"] for row in rows}
+    assert all(row["registers"] > 0 and row["spilled"] == 0 and row["code"] > 0 for row in rows)
+    (linear,) = (
+        row for row in rows if row["kernel"] == "linear_fprop/naive" and "75" in row["arch"]
+    )
+    assert linear["layers"] == "1"
+    cached = sorted((tmp_path / "cache" / "cuda").iterdir())
+    assert len(cached) == len(rows)
+    again = invoke(*given)
+    assert "compiling" not in again.stderr
+    assert sorted((tmp_path / "cache" / "cuda").iterdir()) == cached
+    assert again.stdout.splitlines()[0].split() == [
+        "kernel",
+        "layers",
+        "arch",
+        "registers",
+        "shared",
+        "spilled",
+        "code",
+    ]
+
+
+def test_this_machines_gpu_is_the_default(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find", lambda: Found(0, "", (13, 0), ((8, 6),)))
+    result = invoke("build", net, "--data", "digits", "--json")
+    assert {row["arch"] for row in json.loads(result.stdout)} == {"sm_86"}
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("lenet --arch sm_33", "'sm_33' is no architecture"),
+        ("lenet --arch hopper", "it knows sm_75"),
+        ("lenet --arch 90 --kernels nope", "kernels='nope'"),
+        ("lenett", "did you mean lenet?"),
+    ],
+)
+def test_wrong_usage(given: str, part: str) -> None:
+    assert part in refused(2, "build", *words(given))
