@@ -22,7 +22,7 @@ NONE = Found(100, "CUDA_ERROR_NO_DEVICE", (13, 0))
 @pytest.mark.parametrize(
     ("found", "environment", "bindings", "words"),
     [
-        (Found(None), {}, (13, 0), ("no NVIDIA driver", "libcuda.so.1", "install")),
+        (Found(None), {}, (13, 0), ("no NVIDIA driver", "libcuda.so.1")),
         (NONE, {}, (13, 0), ("finds no GPU", "nvidia-smi")),
         (Found(0, "", (13, 0)), {}, (13, 0), ("finds no GPU",)),
         (NONE, {"CUDA_VISIBLE_DEVICES": ""}, (13, 0), ("is empty, which hides", "unset")),
@@ -111,7 +111,7 @@ def test_auto_is_the_cpu_and_says_why(
 
 def test_cuda_by_name_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device, "missing", lambda: "it is made of wood")
-    with pytest.raises(DeviceError, match=r"device cuda .* made of wood, or use device cpu"):
+    with pytest.raises(DeviceError, match=r"device cuda .* made of wood; device cpu"):
         open_gpu.__wrapped__()
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -320,6 +321,21 @@ class TestTraining:
 
 
 class TestProcess:
+    def test_threads_have_the_results_of_one(self, backend: CudaBackend) -> None:
+        """What one thread captures holds nothing of another's."""
+        alone = train(trainer(backend), 40)
+        losses: dict[int, list[float]] = {}
+
+        def work(index: int) -> None:
+            losses[index] = train(trainer(backend), 40)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert losses == dict.fromkeys(range(4), alone)
+
     def test_goes_on_after_too_large_a_batch(self, backend: CudaBackend, gpu: CudaGpu) -> None:
         storage = backend.storage(train_plan(backend, 1))
         gpu.synchronize()

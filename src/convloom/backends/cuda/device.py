@@ -57,7 +57,7 @@ def complaint(
         bindings: version of the installed cuda-bindings, None without cuda-core.
     """
     if found.error is None:
-        return "this machine has no NVIDIA driver (libcuda.so.1 cannot be loaded); install one"
+        return "this machine has no NVIDIA driver (libcuda.so.1 cannot be loaded)"
     if found.error or not found.capabilities:
         return _no_gpu(found, environment)
     extra = "cuda13" if found.version >= (13, 0) else "cuda12"

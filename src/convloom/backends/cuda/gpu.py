@@ -1,7 +1,8 @@
 """One GPU of this process: memory, copies, kernels, graphs. All calls to CUDA are made here.
 
 Work goes in order on one stream, so whoever shares a GPU needs no locks: what was asked first is
-done first. Kernels and copies are asked for, not awaited; ``download`` and ``synchronize`` wait.
+done first, whichever thread asked. Kernels and copies are asked for, not awaited; ``download`` and
+``synchronize`` wait.
 
 ``Gpu`` is what the rest of this backend needs of a device; ``CudaGpu`` is the real one. cuda-core
 makes streams, kernels and graphs; what it has no words for (attributes, plain allocation, copies
@@ -26,7 +27,7 @@ import numpy as np
 from convloom.backends.base import DeviceError
 from convloom.backends.cuda import device
 from convloom.backends.cuda.launch import Specialisation
-from convloom.backends.cuda.nvrtc import cuda_core, describe, shared_compiler
+from convloom.backends.cuda.nvrtc import Cubin, cuda_core, describe, shared_compiler
 
 #: Pinned buffers that uploads take turns with, and the most bytes that one holds.
 _SLOTS, _SLOT_BYTES = 3, 64 << 20
@@ -149,7 +150,7 @@ def open_gpu() -> CudaGpu:
     """
     reason = device.missing()
     if reason is not None:
-        raise DeviceError(f"device cuda cannot be used: {reason}, or use device cpu")
+        raise DeviceError(f"device cuda cannot be used: {reason}; device cpu works everywhere")
     return CudaGpu()
 
 
@@ -160,16 +161,15 @@ class CudaGpu:
         self._core = cuda_core()
         self._driver = importlib.import_module("cuda.bindings.driver")
         self._process = os.getpid()
-        self._current = threading.local()
+        self._thread = threading.local()
+        self._lock = threading.RLock()
         try:
             self._device = self._core.Device(0)
             self._device.set_current()
             self._stream = self._device.create_stream()
         except Exception as error:
             raise _translated(error, "the GPU cannot be opened") from None
-        self._current.entered = True
-        #: Where launches go: the stream, or the graph that is being captured.
-        self._target: Any = self._stream
+        self._thread.entered = True
         self._queue = self._stream.handle
         self._kernels: dict[Specialisation, Any] = {}
         self._shared: dict[Specialisation, int] = {}
@@ -214,10 +214,11 @@ class CudaGpu:
         """Copy a contiguous array to the device, through pinned memory."""
         self._enter()
         source = values.reshape(-1).view(np.uint8)
-        for start in range(0, source.nbytes, _SLOT_BYTES):
-            part = source[start : start + _SLOT_BYTES]
-            self._slots[self._next_slot].send(address + start, part)
-            self._next_slot = (self._next_slot + 1) % _SLOTS
+        with self._lock:
+            for start in range(0, source.nbytes, _SLOT_BYTES):
+                part = source[start : start + _SLOT_BYTES]
+                self._slots[self._next_slot].send(address + start, part)
+                self._next_slot = (self._next_slot + 1) % _SLOTS
 
     def download(self, address: int, values: np.ndarray) -> None:
         """Wait for all work, and copy from the device into a contiguous array."""
@@ -239,18 +240,11 @@ class CudaGpu:
             DeviceError: the driver refused one.
         """
         self._enter()
-        missing = [k for k in dict.fromkeys(kernels) if k not in self._kernels]
-        cubins = shared_compiler().compile(missing, self.arch) if missing else {}
-        for specialisation, cubin in cubins.items():
-            try:
-                module = self._core.ObjectCode.from_cubin(cubin.code, name=specialisation.name)
-                kernel = module.get_kernel(cubin.symbol)
-                # The driver would load it at its first launch, which may be within a capture.
-                self._ask("cuKernelGetFunction", kernel.handle)
-                self._kernels[specialisation] = kernel
-            except Exception as error:
-                what = f"the driver cannot load the kernel {describe(specialisation)}"
-                raise _translated(error, what) from None
+        with self._lock:
+            missing = [k for k in dict.fromkeys(kernels) if k not in self._kernels]
+            cubins = shared_compiler().compile(missing, self.arch) if missing else {}
+            for specialisation, cubin in cubins.items():
+                self._kernels[specialisation] = self._loaded(specialisation, cubin)
 
     def prepare(self, call: Call) -> Callable[[], None]:
         """A function that launches ``call``, on the stream or into the graph being captured.
@@ -269,7 +263,7 @@ class CudaGpu:
 
         def run() -> None:
             try:
-                launch(self._target, config, kernel, *words)
+                launch(getattr(self._thread, "graph", self._stream), config, kernel, *words)
             except Exception as error:
                 raise _translated(error, _cannot_launch(call)) from None
 
@@ -278,23 +272,21 @@ class CudaGpu:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A function that repeats, as one graph, all launches that ``work`` asks for."""
         self._enter()
-        builder = self._stream.create_graph_builder()
+        # The graph has a stream of its own: what other threads ask for meanwhile stays out of it.
+        builder = self._device.create_graph_builder()
         try:
             builder.begin_building()
-            self._target = builder
-            work()
-            self._target = self._stream
+            self._thread.graph = builder
+            try:
+                work()
+            finally:
+                del self._thread.graph
             graph = builder.end_building().complete()
         except Exception as error:
-            self._target = self._stream
-            if builder.is_building:
-                with contextlib.suppress(Exception):  # the first error is the one to report
-                    builder.end_building()
-            if isinstance(error, DeviceError):
-                raise
+            with contextlib.suppress(Exception):  # it ends the capture, and says again what failed
+                builder.close()
             raise _translated(error, "a graph cannot be made of the step") from None
-        finally:
-            builder.close()
+        builder.close()
         stream = self._stream
 
         def replay() -> None:
@@ -355,9 +347,9 @@ class CudaGpu:
                 "work in it; start workers with multiprocessing's 'spawn', or fork them before "
                 "the first use of device cuda"
             )
-        if not getattr(self._current, "entered", False):
-            self._device.set_current()
-            self._current.entered = True
+        if not getattr(self._thread, "entered", False):
+            self._core.Device(0).set_current()
+            self._thread.entered = True
 
     def _ask(self, function: str, *arguments: Any) -> Sequence[Any]:
         """Call the driver; its results without the error code."""
@@ -372,6 +364,17 @@ class CudaGpu:
 
     def _ordinal(self) -> Any:
         return self._ask("cuDeviceGet", int(self._device.device_id))[0]
+
+    def _loaded(self, specialisation: Specialisation, cubin: Cubin) -> Any:
+        try:
+            module = self._core.ObjectCode.from_cubin(cubin.code, name=specialisation.name)
+            kernel = module.get_kernel(cubin.symbol)
+        except Exception as error:
+            what = f"the driver cannot load the kernel {describe(specialisation)}"
+            raise _translated(error, what) from None
+        # The driver would load it at its first launch, which may be within a capture.
+        self._ask("cuKernelGetFunction", kernel.handle)
+        return kernel
 
     def _copy_out(self, address: int, values: np.ndarray) -> None:
         self._ask("cuMemcpyDtoHAsync", values.ctypes.data, address, values.nbytes, self._queue)
