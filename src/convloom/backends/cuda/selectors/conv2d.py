@@ -12,12 +12,15 @@ from convloom.backends.cuda.selectors.common import (
     ABSENT,
     Builder,
     Specs,
+    ceil_div,
     channels_last,
     dtypes,
     image_order,
     pairs,
     tensors,
 )
+from convloom.backends.cuda.selectors.partial import PartialSums
+from convloom.backends.cuda.selectors.tiles import forward_tile, gradient_tile, threads
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
 from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
@@ -132,6 +135,99 @@ def _add_fused_wgrad(
     build.each("conv2d_wgrad/fused", constants, arguments, threads, threads=64)
 
 
+def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs) or not _alike(specs, *node.outputs):
+        return None
+    x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
+    constants = sizes(cast(ConvGeometry, node.op), x, w, y) | {
+        "BIAS": int(len(node.inputs) > 2),
+        "RELU": int(getattr(node.op, "activation", "none") == RELU),
+        "POOL": getattr(node.op, "pool", 0),
+    }
+    filters = constants["K"] // constants["G"]
+    depth = w.size // w.shape[0]
+    tile = forward_tile(filters, depth, vectors=w.shape[1] % 4 == 0)
+    rows = y.shape[0] * y.shape[2] * y.shape[3] * (4 if constants["POOL"] else 1)
+    blocks = ceil_div(rows, tile["BM"]) * ceil_div(filters, tile["BN"]) * constants["G"]
+    arguments = _fused_arguments(node, x.shape[0])
+    build = Builder(specs)
+    build.add("conv2d_fprop/tiled", constants | tile, arguments, blocks, threads(tile))
+    return build.selection("tiled", "conv2d_fprop")
+
+
+def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs) or not _alike(specs, *node.inputs[2:], *node.outputs):
+        return None
+    dy, w, *mask = (Tensor(name) for name in node.inputs)
+    build = Builder(specs)
+    _add_tiled_dgrad(build, node, dy, ABSENT, w, mask[0] if mask else ABSENT)
+    return build.selection("tiled", "conv2d_dgrad")
+
+
+def _tiled_wgrad(node: Node, specs: Specs) -> Selection | None:
+    """Large batches are split into chunks, whose partial sums a second launch adds up."""
+    if not _served(node, specs):
+        return None
+    x, dy = (Tensor(name) for name in node.inputs)
+    build = Builder(specs)
+    _add_tiled_wgrad(build, node, x, dy, ABSENT, has_bias=len(node.outputs) > 1)
+    return build.selection("tiled", "conv2d_wgrad")
+
+
+def _tiled_pooled(node: Node, specs: Specs) -> Selection | None:
+    op = cast(PooledConv2dGrad, node.op)
+    if not _pooled_served(node, specs):
+        return None
+    x, w, dy, index = (Tensor(name) for name in node.inputs)
+    build = Builder(specs)
+    _add_tiled_wgrad(build, node, x, dy, index, op.has_bias)
+    if op.needs_dx:
+        _add_tiled_dgrad(build, node, dy, index, w, x if op.mask == RELU else ABSENT)
+    return build.selection("tiled", "conv2d_wgrad")
+
+
+def _add_tiled_dgrad(
+    build: Builder, node: Node, dy: Tensor, index: Argument, w: Tensor, mask: Argument
+) -> None:
+    """The launch that writes the node's last output, dx."""
+    dx, filters = build.specs[node.outputs[-1]], build.specs[w.name]
+    constants = sizes(cast(ConvGeometry, node.op), dx, filters, build.specs[dy.name]) | {
+        "MASK": int(mask != ABSENT),
+        "POOL": int(index != ABSENT),
+    }
+    channels, group = constants["C"], constants["K"] // constants["G"]
+    depth = group * constants["R"] * constants["S"]
+    tile = forward_tile(channels, depth, vectors=group % 4 == 0)
+    # A block's inputs are of one residue class modulo the stride, the largest of which has:
+    inputs = ceil_div(dx.shape[2], constants["UH"]) * ceil_div(dx.shape[3], constants["UW"])
+    blocks = ceil_div(dx.shape[0] * inputs, tile["BM"]) * ceil_div(channels, tile["BN"])
+    blocks *= constants["G"] * constants["UH"] * constants["UW"]
+    arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), dx.shape[0])
+    build.add("conv2d_dgrad/tiled", constants | tile, arguments, blocks, threads(tile))
+
+
+def _add_tiled_wgrad(
+    build: Builder, node: Node, x: Tensor, dy: Tensor, index: Argument, has_bias: bool
+) -> None:
+    """The launches that write the node's first output, dw, and db, the second, if it has one."""
+    image, dw = build.specs[x.name], build.specs[node.outputs[0]]
+    constants = sizes(cast(ConvGeometry, node.op), image, dw, build.specs[dy.name]) | {
+        "BIAS": int(has_bias),
+        "POOL": int(index != ABSENT),
+    }
+    group, taps = constants["K"] // constants["G"], dw.size // dw.shape[0] + has_bias
+    tile = gradient_tile(group, taps)
+    tiles = ceil_div(group, tile["BM"]) * ceil_div(taps, tile["BN"]) * constants["G"]
+    pixels = constants["OH"] * constants["OW"]
+    if index != ABSENT:
+        pixels = constants["OH"] // 2 * (constants["OW"] // 2) * 4
+    shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
+    split = PartialSums(build, node, shape, tiles, image.shape[0] * pixels, has_bias)
+    arguments = (x, dy, index, *split.outputs, image.shape[0], split.length, split.stride)
+    build.add("conv2d_wgrad/tiled", constants | tile, arguments, tiles * split.count, threads(tile))
+    split.add_up()
+
+
 def sizes(conv: ConvGeometry, x: TensorSpec, w: TensorSpec, y: TensorSpec) -> dict[str, int]:
     """The constants of device/conv.cuh for a convolution of x with w.
 
@@ -189,8 +285,15 @@ LADDER = {
     ("Conv2d", "naive"): _forward,
     ("Conv2dDgrad", "naive"): _dgrad,
     ("Conv2dWgrad", "naive"): _wgrad,
+    ("Conv2d", "tiled"): _tiled_forward,
+    ("Conv2dDgrad", "tiled"): _tiled_dgrad,
+    ("Conv2dWgrad", "tiled"): _tiled_wgrad,
     ("FusedConv2d", "fused"): _fused_forward,
     ("FusedConv2dDgrad", "fused"): _fused_dgrad,
     ("FusedConv2dWgrad", "fused"): _fused_wgrad,
     ("PooledConv2dGrad", "fused"): _fused_pooled,
+    ("FusedConv2d", "tiled"): _tiled_forward,
+    ("FusedConv2dDgrad", "tiled"): _tiled_dgrad,
+    ("FusedConv2dWgrad", "tiled"): _tiled_wgrad,
+    ("PooledConv2dGrad", "tiled"): _tiled_pooled,
 }

@@ -11,10 +11,13 @@ from convloom.backends.cuda.selectors.common import (
     ABSENT,
     Builder,
     Specs,
+    ceil_div,
     dtypes,
     row_major,
     tensors,
 )
+from convloom.backends.cuda.selectors.partial import PartialSums
+from convloom.backends.cuda.selectors.tiles import gradient_tile, linear_tile, threads
 from convloom.ir import Node, Selection
 
 #: {op: (index of the activation as wide as the weight, index of the weight)}; outputs count after
@@ -87,6 +90,45 @@ def _fused_wgrad(node: Node, specs: Specs) -> Selection | None:
     return build.selection("fused", "linear_wgrad")
 
 
+def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    tile = linear_tile(outputs, width, vectors=width % 4 == 0)
+    constants = _forward_constants(node, specs) | tile
+    blocks = ceil_div(n, tile["BM"]) * ceil_div(outputs, tile["BN"])
+    build.add("linear_fprop/tiled", constants, _forward_arguments(node, n), blocks, threads(tile))
+    return build.selection("tiled", "linear_fprop")
+
+
+def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    tile = linear_tile(width, outputs, vectors=outputs % 4 == 0)
+    constants = {"I": width, "O": outputs, "MASK": int(_masked(node))} | tile
+    blocks = ceil_div(n, tile["BM"]) * ceil_div(width, tile["BN"])
+    build.add("linear_dgrad/tiled", constants, _dgrad_arguments(node, n), blocks, threads(tile))
+    return build.selection("tiled", "linear_dgrad")
+
+
+def _tiled_wgrad(node: Node, specs: Specs) -> Selection | None:
+    """Large batches are split into chunks, whose partial sums a second launch adds up."""
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    bias = len(node.outputs) > 1
+    tile = gradient_tile(outputs, width + bias)
+    tiles = ceil_div(outputs, tile["BM"]) * ceil_div(width + bias, tile["BN"])
+    split = PartialSums(build, node, (outputs, width, 1, 1), tiles, n, bias)
+    constants = {"I": width, "O": outputs, "BIAS": int(bias)} | tile
+    x, dy = (Tensor(name) for name in node.inputs)
+    arguments = (x, dy, *split.outputs, n, split.length, split.stride)
+    build.add("linear_wgrad/tiled", constants, arguments, tiles * split.count, threads(tile))
+    split.add_up()
+    return build.selection("tiled", "linear_wgrad")
+
+
 def _forward_constants(node: Node, specs: Specs) -> dict[str, int]:
     _, width, outputs = _sizes(node, specs)
     return {
@@ -133,7 +175,13 @@ LADDER = {
     ("Linear", "naive"): _forward,
     ("LinearDgrad", "naive"): _dgrad,
     ("LinearWgrad", "naive"): _wgrad,
+    ("Linear", "tiled"): _tiled_forward,
+    ("LinearDgrad", "tiled"): _tiled_dgrad,
+    ("LinearWgrad", "tiled"): _tiled_wgrad,
     ("FusedLinear", "fused"): _fused_forward,
     ("FusedLinearDgrad", "fused"): _fused_dgrad,
     ("FusedLinearWgrad", "fused"): _fused_wgrad,
+    ("FusedLinear", "tiled"): _tiled_forward,
+    ("FusedLinearDgrad", "tiled"): _tiled_dgrad,
+    ("FusedLinearWgrad", "tiled"): _tiled_wgrad,
 }

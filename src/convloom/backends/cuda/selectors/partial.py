@@ -1,0 +1,71 @@
+"""Filter gradients in chunks of the batch: partial sums in the workspace, then their sum."""
+
+from __future__ import annotations
+
+from convloom.backends.cuda.launch import Argument, Tensor, Workspace
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, ceil_div, channels_last
+from convloom.backends.cuda.selectors.tiles import chunks
+from convloom.ir import Node
+
+#: Elements that a block of sum_partials adds up, and its threads.
+_SUMMED, _THREADS = 32, 256
+
+
+class PartialSums:
+    """Where a gradient kernel writes the gradients of filters and bias, chunk by chunk.
+
+    One chunk writes the node's outputs themselves. Several write partial sums: filters in KRSC
+    order, then the bias; ``add_up`` appends the launch that makes the outputs of them.
+
+    Attributes:
+        outputs: what takes the place of dw and db.
+        length: terms of a chunk's sum.
+        count: chunks.
+        stride: elements between the partial sums of neighbouring chunks.
+    """
+
+    def __init__(
+        self,
+        build: Builder,
+        node: Node,
+        shape: tuple[int, int, int, int],
+        tiles: int,
+        depth: int,
+        has_bias: bool,
+    ) -> None:
+        """Split a sum of ``depth`` terms that ``tiles`` blocks make at once.
+
+        Args:
+            shape: filters, channels, rows and columns of dw, the first output of ``node``.
+            has_bias: whether the second output is db.
+        """
+        self._build, self._shape = build, shape
+        k, c, r, s = shape
+        self._dw, self._db = node.outputs[0], node.outputs[1] if has_bias else None
+        size = k * c * r * s
+        self.stride = ceil_div(size + (k if self._db else 0), 4) * 4
+        self.length, self.count = chunks(depth, tiles, 4 * self.stride)
+        dw = build.specs[self._dw]
+        self._reordered = not channels_last(dw) and len(dw.shape) == 4 and r * s > 1 and c > 1
+        self.outputs: tuple[Argument, Argument] = (
+            Tensor(self._dw),
+            Tensor(self._db) if self._db else ABSENT,
+        )
+        self._place: Workspace | None = None
+        if self.count > 1 or self._reordered:
+            self._place = build.workspace(4 * self.stride * self.count)
+            db = Workspace(self._place.offset + 4 * size) if self._db else ABSENT
+            self.outputs = (self._place, db)
+
+    def add_up(self) -> None:
+        """Append the sum of the chunks, where the outputs are not written yet."""
+        if self._place is None:
+            return
+        k, c, r, s = self._shape
+        constants = {"K": k, "C": c, "R": r, "S": s}
+        constants |= {"BIAS": int(self._db is not None), "WROW": int(self._reordered)}
+        size = k * c * r * s + (k if self._db else 0)
+        db = Tensor(self._db) if self._db else ABSENT
+        arguments = (self._place, Tensor(self._dw), db, self.count)
+        blocks = ceil_div(size, _SUMMED)
+        self._build.add("sum_partials/tiled", constants, arguments, blocks, _THREADS)

@@ -1,0 +1,84 @@
+"""Shapes of tiles (kernels/cuda/device/tile.cuh), by fixed rules that never look at the batch.
+
+A tile of BM x BN sums is made by (BM / TM) * (BN / TN) threads, TM x TN sums each. A thread's four
+loads feed 4 to 8 times as many multiply-adds, so tiles are as tall as registers allow, and as wide
+as the matrix has columns.
+"""
+
+from __future__ import annotations
+
+from convloom.backends.cuda.selectors.common import ceil_div
+
+#: Blocks that a launch should have at least, where a sum can be split into chunks.
+BLOCKS = 512
+#: Most bytes of partial sums of a step.
+PARTIAL_BYTES = 64 * 1024 * 1024
+
+Tile = dict[str, int]
+
+
+def forward_tile(cols: int, depth: int, vectors: bool) -> Tile:
+    """For many rows: pixels by filters.
+
+    Args:
+        vectors: whether operands are read four neighbours of the depth at a time.
+    """
+    shapes = {
+        16: (128, 16, 8, 4),
+        32: (128, 32, 8, 4),
+        64: (128, 64, 8, 8),
+        128: (128, 128, 8, 8),
+    }
+    width = _width(cols, tuple(shapes))
+    return _tile(*shapes[width], _steps(depth, vectors))
+
+
+def linear_tile(cols: int, depth: int, vectors: bool) -> Tile:
+    """For few rows: samples by features."""
+    shapes = {16: (64, 16, 4, 4), 64: (64, 64, 8, 4)}
+    width = _width(cols, tuple(shapes))
+    return _tile(*shapes[width], _steps(depth, vectors))
+
+
+def gradient_tile(rows: int, cols: int) -> Tile:
+    """For few rows and columns but a deep sum: filters by taps."""
+    if rows > 64 and cols >= 128:
+        return _tile(128, 128, 8, 8, 16)
+    height = 32 if rows <= 32 else 64
+    return _tile(height, _width(cols, (64, 96, 128, 160)), 8, 4, 16)
+
+
+def threads(tile: Tile) -> int:
+    """Threads of a block."""
+    return tile["BM"] // tile["TM"] * (tile["BN"] // tile["TN"])
+
+
+def chunks(depth: int, tiles: int, nbytes: int) -> tuple[int, int]:
+    """How a deep sum is split: (terms of a chunk, chunks).
+
+    Args:
+        depth: terms of the sum.
+        tiles: blocks of one chunk.
+        nbytes: of one chunk's partial sums.
+    """
+    most = min(ceil_div(BLOCKS, tiles), PARTIAL_BYTES // max(nbytes, 1), ceil_div(depth, 64))
+    length = ceil_div(ceil_div(depth, max(most, 1)), 16) * 16
+    return max(length, 16), max(ceil_div(depth, max(length, 16)), 1)
+
+
+def _tile(rows: int, cols: int, thread_rows: int, thread_cols: int, step: int) -> Tile:
+    return {"BM": rows, "BN": cols, "BK": step, "TM": thread_rows, "TN": thread_cols}
+
+
+def _width(cols: int, widths: tuple[int, ...]) -> int:
+    """The widest tile that wastes at most a quarter of its columns, or else the least."""
+    covered = {width: ceil_div(cols, width) * width for width in widths}
+    frugal = [width for width in widths if 4 * cols >= 3 * covered[width]]
+    return max(frugal) if frugal else min(widths, key=lambda width: (covered[width], -width))
+
+
+def _steps(depth: int, vectors: bool) -> int:
+    """The step of the depth, up to 16, that wastes least; the longest of equals."""
+    grain = 4 if vectors else 1
+    lengths = range(8, 17, grain) if depth >= 8 else (max(grain, depth),)
+    return min(lengths, key=lambda step: (ceil_div(depth, step) * step, -step))
