@@ -51,6 +51,7 @@ class TestFromArrays:
             from_arrays(nhwc, LABELS)
         np.testing.assert_array_equal(from_arrays(nhwc, LABELS, layout="NHWC").images, IMAGES)
         assert from_arrays(nhwc, LABELS, layout="NCHW").shape == (5, 7, 3)
+        assert from_arrays(np.zeros((12, 5, 1, 1), np.float32), LABELS).shape == (5, 1, 1)
         with pytest.raises(DataError, match="'NCHW' or 'NHWC', not 'CHWN'"):
             from_arrays(nhwc, LABELS, layout="CHWN")
 

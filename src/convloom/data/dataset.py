@@ -249,12 +249,18 @@ def _as_nchw(images: np.ndarray, layout: str | None, count: int) -> np.ndarray:
         raise DataError(f"images have shape {images.shape}; expected (N, C, H, W) or (N, H, W)")
     elif layout == "NHWC":
         images = images.transpose(0, 3, 1, 2)
-    elif layout is None and images.shape[3] in _CHANNELS and images.shape[1] not in _CHANNELS:
+    elif layout is None and _looks_nhwc(images.shape[1:]):
         raise DataError(
             f"images have shape {images.shape}, which looks like (N, H, W, C); expected "
             "(N, C, H, W): pass layout='NHWC' to have it transposed, layout='NCHW' if it is right"
         )
     return _as_pixels(images)
+
+
+def _looks_nhwc(shape: tuple[int, ...]) -> bool:
+    """A last axis like channels and a first one unlike them; (C, 1, 1) are features, no image."""
+    first, *rest = shape
+    return rest[1] in _CHANNELS and first not in _CHANNELS and rest != [1, 1]
 
 
 def _as_pixels(images: np.ndarray) -> np.ndarray:
