@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_refused(backend: CudaBackend, gpu: HostGpu) -> Non
     assert gpu.launched == []
     one = pixels()
     scale, shift = normalise.coefficients(MEAN, STD)
-    with pytest.raises(ShapeError, match="uint8"):
+    with pytest.raises(ShapeError, match="float32 images of 2 channels came with 2 scales"):
         ResidentData(gpu, one.images.astype(np.float32), one.labels, scale, shift)
     with pytest.raises(ShapeError, match="labels of shape"):
         ResidentData(gpu, one.images, one.labels[1:], scale, shift)

@@ -14,16 +14,16 @@ A batch holds the same bits as on the host path (normalise.py, data/augment.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
-from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
-from convloom.backends.cuda.graph import Replay
+from convloom.backends.cuda.graph import REPETITIONS, Replay
 from convloom.backends.cuda.launch import Specialisation
-from convloom.ir import ROW_MAJOR, ConvloomError, ShapeError, TensorSpec
+from convloom.backends.feeding import Asked, Crops, Results
+from convloom.ir import ROW_MAJOR, ConvloomError, Plan, ShapeError, TensorSpec
 
 #: Graphs that are asked for before the results of the first of them are awaited.
 _AHEAD = 3
@@ -32,39 +32,34 @@ _THREADS = 256
 _RANKS = 2
 
 
-@dataclass(frozen=True)
-class Crops:
-    """Random crops of padded images, as data/augment.py makes them.
+class Stepper(Protocol):
+    """What is needed of an executable: launches that repeat its plan, and where tensors lie."""
 
-    Attributes:
-        padding: pixels on each side; 0 leaves the image in place and only flips.
-        reflect: the padding mirrors the image; else it is black.
-    """
+    @property
+    def plan(self) -> Plan: ...
 
-    padding: int
-    reflect: bool = False
+    @property
+    def calls(self) -> Sequence[Callable[[], None]]:
+        """The launches of one run, in order; each is a function that asks for one."""
+        ...
 
+    def address(self, name: str) -> int:
+        """Where a tensor lies on the device; 0 for one that this plan does not have."""
+        ...
 
-@dataclass(frozen=True, eq=False)
-class Results:
-    """What some consecutive steps reported.
-
-    Attributes:
-        losses: (steps,) float32, mean loss of each batch.
-        corrects: (steps, 2) int32, samples whose label came first, and among the first five.
-    """
-
-    losses: np.ndarray
-    corrects: np.ndarray
+    def warm_up(self) -> None:
+        """One run, step by step, so that whatever is wrong shows with its name."""
+        ...
 
 
 class ResidentData:
     """A data set in device memory, shared by the executables of all batch sizes.
 
     Args:
-        images: (samples, C, H, W) uint8.
+        images: (samples, C, H, W) uint8, or float32 that is taken as it is.
         labels: (samples,) integers; their range is the caller's to check.
-        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them.
+        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them; empty
+            for float32 images.
 
     Raises:
         ShapeError: arrays that do not fit together.
@@ -79,25 +74,18 @@ class ResidentData:
         scale: np.ndarray,
         shift: np.ndarray,
     ) -> None:
-        if images.dtype != np.uint8 or images.ndim != 4:
-            raise ShapeError(
-                f"images must be uint8 (samples, C, H, W), they are {images.dtype} {images.shape}"
-            )
+        check_images(images, scale, shift)
         samples, channels, height, width = images.shape
         if labels.shape != (samples,):
             raise ShapeError(f"{samples} images came with labels of shape {labels.shape}")
-        if scale.size != channels or shift.size != channels:
-            raise ShapeError(
-                f"images of {channels} channels came with {scale.size} scales and {shift.size} "
-                "shifts"
-            )
         self.gpu = gpu
         self.samples = samples
         self.shape = (channels, height, width)
-        self._images = _uploaded(gpu, images)
-        self._labels = _uploaded(gpu, labels.astype(np.int64, copy=False))
-        self._scale = _uploaded(gpu, scale.astype(np.float32, copy=False))
-        self._shift = _uploaded(gpu, shift.astype(np.float32, copy=False))
+        self.floats = images.dtype == np.float32
+        self._images = uploaded(gpu, images)
+        self._labels = uploaded(gpu, labels.astype(np.int64, copy=False))
+        self._scale = uploaded(gpu, scale.astype(np.float32, copy=False))
+        self._shift = uploaded(gpu, shift.astype(np.float32, copy=False))
 
     @property
     def nbytes(self) -> int:
@@ -128,22 +116,29 @@ class ResidentSteps:
         ShapeError: the plan's images are not the data set's.
     """
 
-    def __init__(
-        self, executable: CudaExecutable, data: ResidentData, crops: Crops | None = None
-    ) -> None:
+    def __init__(self, executable: Stepper, data: ResidentData, crops: Crops | None = None) -> None:
         self.executable = executable
         self.data = data
         self.crops = crops
-        self.batch_size = _checked_plan(executable, data)
+        self.batch_size = checked_plan(executable.plan, data.shape)
         self._gpu = data.gpu
         hyper = executable.plan.graph.specs.get("hyper")
-        self._gather, self._record = kernels(data.shape, hyper.size if hyper else 0, crops)
+        self._gather, self._record = kernels(
+            data.shape, hyper.size if hyper else 0, crops, floats=data.floats
+        )
         self._gpu.load((self._gather, self._record))
         self._clock = self._gpu.allocate(16)
         self._draws = self._gpu.allocate(data.samples * 3 if crops else 0)
+        self._drawn: np.ndarray | None = None
         self._tables: _Tables | None = None
         self._replay: Replay | None = None
         self._warm = False
+        self._steps = self._asked = 0
+
+    @property
+    def left(self) -> int:
+        """Steps begun with ``begin`` that have not been asked for."""
+        return self._steps - self._asked
 
     def train(
         self,
@@ -153,7 +148,7 @@ class ResidentSteps:
         first_step: int = 0,
         draws: np.ndarray | None = None,
     ) -> Results:
-        """Run one step for each row of ``order``; see ``chunks``."""
+        """Run one step for each row of ``order``; see ``begin``."""
         parts = list(self.chunks(order, rates, first_step=first_step, draws=draws))
         return Results(
             np.concatenate([np.empty(0, np.float32), *(part.losses for part in parts)]),
@@ -173,7 +168,28 @@ class ResidentSteps:
 
         Steps are asked for before those before them are reported. Whoever wants to end early says
         so through ``stop`` and takes the reports that still come: as many steps as were reported
-        have run then.
+        have run then. For the other arguments and for errors see ``begin``.
+        """
+        self.begin(order, rates, first_step=first_step, draws=draws)
+        waiting: deque[Asked] = deque()
+        while self.left and not stop():
+            waiting.append(self.ask())
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().results()
+        while waiting:
+            yield waiting.popleft().results()
+
+    def begin(
+        self,
+        order: np.ndarray,
+        rates: np.ndarray | None,
+        *,
+        first_step: int = 0,
+        draws: np.ndarray | None = None,
+    ) -> None:
+        """Say what the next steps are, one for each row of ``order``.
+
+        All steps begun before must have been reported.
 
         Args:
             order: (steps, batch size) indices of samples.
@@ -181,49 +197,42 @@ class ResidentSteps:
                 updates nothing.
             first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
                 stays what it is.
-            draws: (samples, 3) uint8, row, column and flip of every sample, if there are crops.
+            draws: (samples, 3) uint8, row, column and flip of every sample, if there are crops;
+                an array that was given before is taken to be unchanged.
 
         Raises:
             ShapeError: tables of other shapes.
             ConvloomError: indices, or draws, out of range.
-            DeviceError: a kernel failed; names the first step's, any later one not.
         """
         order = self._checked_order(order)
+        self._steps, self._asked = len(order), 0
         if not len(order):
             return
         rates = self._checked_rates(rates, len(order))
-        draws = self._checked_draws(draws)
-        tables = self._prepared(len(order))
-        tables.fill(order, rates)
+        if draws is None or draws is not self._drawn:
+            self._take_draws(draws)
+        self._prepared(len(order)).fill(order, rates)
         self._gpu.upload(self._clock.address, np.array([0, first_step], np.uint64))
-        if draws is not None:
-            self._gpu.upload(self._draws.address, draws)
-        yield from self._launched(tables, len(order), stop)
 
-    def _launched(self, tables: _Tables, steps: int, stop: Callable[[], bool]) -> Iterator[Results]:
-        assert self._replay is not None
-        waiting: deque[Callable[[], Results]] = deque()
-        start = 0
-        for length in self._lengths(self._replay, steps):
-            if stop():
-                break
-            if self._warm:
-                self._replay.launch(length)
-            else:
-                self._first(tables)
-            waiting.append(tables.results(start, length))
-            start += length
-            if len(waiting) > _AHEAD:
-                yield waiting.popleft()()
-        while waiting:
-            yield waiting.popleft()()
+    def ask(self, most: int = REPETITIONS) -> Asked:
+        """Ask for up to ``most`` of the steps left, as many as one graph holds.
 
-    def _lengths(self, replay: Replay, steps: int) -> Iterator[int]:
-        """The first step of all runs alone."""
-        if not self._warm:
-            yield 1
-            steps -= 1
-        yield from replay.lengths(steps)
+        The first step of all runs alone, launch by launch.
+
+        Raises:
+            DeviceError: a kernel failed; names the first step's, any later one not.
+        """
+        assert self._replay is not None and self._tables is not None
+        assert self.left > 0
+        if self._warm:
+            length = next(self._replay.lengths(min(most, self.left)))
+            self._replay.launch(length)
+        else:
+            length = 1
+            self._first(self._tables)
+        results = self._tables.results(self._asked, length)
+        self._asked += length
+        return Asked(length, results)
 
     def _first(self, tables: _Tables) -> None:
         """One step, launch by launch, so that whatever is wrong shows with its name."""
@@ -250,36 +259,10 @@ class ResidentSteps:
 
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:
         """The launches before and after those of the plan."""
-        address, clock = self.executable.address, self._clock.address
-        channels, height, width = self.data.shape
-        size = self.batch_size * channels * height * width
-        hyper = address("hyper")
-        gather = Call(
-            self._gather,
-            (
-                *self.data.addresses,
-                tables.order,
-                self._draws.address,
-                tables.rates if hyper else 0,
-                clock,
-                *(address(name) for name in ("input", "target")),
-                hyper,
-                address("counter"),
-                size,
-            ),
-            blocks=-(-size // _THREADS),
-            threads=_THREADS,
-            shared=0,
-            title=f"gather on {self.batch_size}×{channels}×{height}×{width} uint8",
-        )
-        record = Call(
-            self._record,
-            (address("loss"), address("correct"), tables.losses, tables.corrects, clock),
-            blocks=1,
-            threads=32,
-            shared=0,
-            title="record",
-        )
+        source = (*self.data.addresses, tables.order, self._draws.address, tables.rates)
+        clock = self._clock.address
+        gather = gathering(self._gather, self.executable, source, clock)
+        record = recording(self._record, self.executable, tables.losses, tables.corrects, clock)
         return self._gpu.prepare(gather), self._gpu.prepare(record)
 
     def _checked_order(self, order: np.ndarray) -> np.ndarray:
@@ -304,17 +287,18 @@ class ResidentSteps:
             raise ShapeError(f"rates must be ({steps}, {width}), they are {shape}")
         return np.ascontiguousarray(rates, np.float64)
 
-    def _checked_draws(self, draws: np.ndarray | None) -> np.ndarray | None:
+    def _take_draws(self, draws: np.ndarray | None) -> None:
         if self.crops is None:
             if draws is not None:
                 raise ShapeError("draws were given, but the images are not augmented")
-            return None
+            return
         shape = (self.data.samples, 3)
         if draws is None or draws.shape != shape or draws.dtype != np.uint8:
             raise ShapeError(f"the draws of crops must be uint8 {shape}")
         if draws.size and draws[:, :2].max() > 2 * self.crops.padding:
             raise ConvloomError(f"a crop begins beyond the padding of {self.crops.padding}")
-        return np.ascontiguousarray(draws)
+        self._gpu.upload(self._draws.address, np.ascontiguousarray(draws))
+        self._drawn = draws
 
 
 class _Tables:
@@ -351,7 +335,8 @@ class _Tables:
         return results
 
 
-def _uploaded(gpu: Gpu, values: np.ndarray) -> Allocation:
+def uploaded(gpu: Gpu, values: np.ndarray) -> Allocation:
+    """Device memory that holds a copy of an array."""
     values = np.ascontiguousarray(values)
     memory = gpu.allocate(values.nbytes)
     if values.nbytes:
@@ -360,18 +345,20 @@ def _uploaded(gpu: Gpu, values: np.ndarray) -> Allocation:
 
 
 def kernels(
-    shape: tuple[int, int, int], rates: int, crops: Crops | None
+    shape: tuple[int, int, int], rates: int, crops: Crops | None, *, floats: bool = False
 ) -> tuple[Specialisation, Specialisation]:
-    """What begins and ends a resident step.
+    """What begins and ends a step whose batch lies on the device.
 
     Args:
         shape: (C, H, W) of an image.
         rates: length of ``hyper``; 0 for a plan that has none.
+        floats: the images are float32 and are taken as they are.
     """
     channels, height, width = shape
     constants = {
         "AUGMENT": int(crops is not None),
         "C": channels,
+        "FLOATS": int(floats),
         "H": height,
         "PADDING": crops.padding if crops else 0,
         "RATES": rates,
@@ -382,17 +369,64 @@ def kernels(
     return gather, Specialisation("record/naive", (("RANKS", _RANKS),))
 
 
-def _checked_plan(executable: CudaExecutable, data: ResidentData) -> int:
-    """The plan's batch size. Raises ShapeError unless it takes the data set's images."""
-    specs = executable.plan.graph.specs
+def gathering(
+    kernel: Specialisation, executable: Stepper, source: tuple[int, ...], clock: int
+) -> Call:
+    """The launch that makes the plan's inputs.
+
+    Args:
+        source: addresses of images, labels, scales, shifts, order, draws and rates.
+    """
+    n, channels, height, width = executable.plan.spec("input").shape
+    size = n * channels * height * width
+    hyper, counter = executable.address("hyper"), executable.address("counter")
+    *data, rates = source
+    made = (executable.address("input"), executable.address("target"), hyper, counter)
+    return Call(
+        kernel,
+        (*data, rates if hyper else 0, clock, *made, size),
+        blocks=-(-size // _THREADS),
+        threads=_THREADS,
+        shared=0,
+        title=f"gather on {n}×{channels}×{height}×{width}",
+    )
+
+
+def recording(
+    kernel: Specialisation, executable: Stepper, losses: int, corrects: int, clock: int
+) -> Call:
+    """The launch that keeps what the plan reports, at the addresses ``losses`` and ``corrects``."""
+    reported = (executable.address("loss"), executable.address("correct"))
+    words = (*reported, losses, corrects, clock)
+    return Call(kernel, words, blocks=1, threads=32, shared=0, title="record")
+
+
+def check_images(images: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> None:
+    """Raises ShapeError for images of another type, or without their coefficients."""
+    if images.dtype not in (np.uint8, np.float32) or images.ndim != 4:
+        raise ShapeError(
+            "images must be (samples, C, H, W), uint8 or float32, they are "
+            f"{images.dtype} {images.shape}"
+        )
+    wanted = images.shape[1] if images.dtype == np.uint8 else 0
+    if scale.size != wanted or shift.size != wanted:
+        raise ShapeError(
+            f"{images.dtype} images of {images.shape[1]} channels came with {scale.size} scales "
+            f"and {shift.size} shifts"
+        )
+
+
+def checked_plan(plan: Plan, shape: tuple[int, int, int]) -> int:
+    """The plan's batch size. Raises ShapeError unless it takes images of this shape."""
+    specs = plan.graph.specs
     wanted = {"input", "target", "loss", "correct"}
     if not wanted <= specs.keys():
         missing = ", ".join(sorted(wanted - specs.keys()))
         raise ShapeError(f"the plan is no training or evaluation step, it has no {missing}")
     images, target = specs["input"], specs["target"]
     n = images.shape[0]
-    if images != TensorSpec((n, *data.shape), "float32", ROW_MAJOR):
-        raise ShapeError(f"the plan takes images {images}, the data set has {data.shape}")
+    if images != TensorSpec((n, *shape), "float32", ROW_MAJOR):
+        raise ShapeError(f"the plan takes images {images}, the data set has {shape}")
     if target != TensorSpec((n,), "int64"):
         raise ShapeError(f"the plan takes targets {target}, a data set has class numbers")
     if (specs["correct"].dtype, specs["correct"].shape) != ("int32", (_RANKS,)):

@@ -8,7 +8,8 @@
 //
 // A crop begins at (row, col) of the image with P::PADDING black pixels, or its mirror image, on
 // every side; the flip comes after it. `draws` holds row, column and flip of every sample of the
-// data set. rates, hyper and counter may be null.
+// data set. With P::FLOATS the images are floats that are taken as they are. rates, hyper and
+// counter may be null.
 // Limit: 5 bytes of memory traffic a pixel.
 #include "device/index.cuh"
 
@@ -18,7 +19,7 @@ __device__ __forceinline__ i64 mirrored(i64 i, i64 n) {
 }
 
 template <class P>
-__global__ void gather_naive(const u8* images, const i64* labels, const f32* scale,
+__global__ void gather_naive(const void* images, const i64* labels, const f32* scale,
                              const f32* shift, const i64* order, const u8* draws, const f64* rates,
                              const u64* clock, f32* input, i64* target, f64* hyper, u64* counter,
                              i64 size) {
@@ -45,6 +46,11 @@ __global__ void gather_naive(const u8* images, const i64* labels, const f32* sca
             inside = row >= 0 && row < H && col >= 0 && col < W;
         }
     }
-    const u8 pixel = inside ? images[((sample * C + at.channel) * H + row) * W + col] : u8(0);
-    input[i] = __fadd_rn(__fmul_rn(f32(pixel), scale[at.channel]), shift[at.channel]);
+    const i64 from = ((sample * C + at.channel) * H + row) * W + col;
+    if constexpr (P::FLOATS != 0) {
+        input[i] = inside ? static_cast<const f32*>(images)[from] : 0.0f;
+    } else {
+        const u8 pixel = inside ? static_cast<const u8*>(images)[from] : u8(0);
+        input[i] = __fadd_rn(__fmul_rn(f32(pixel), scale[at.channel]), shift[at.channel]);
+    }
 }

@@ -1,0 +1,158 @@
+"""How batches reach a device with memory of its own, without the host waiting for each step.
+
+A data set lies in the device's memory as a whole, and the first kernel of each step gathers its
+batch (*resident*); or each batch is copied there while the steps before it run (*streamed*). Either
+way the kernel normalises, so both give the bits of a batch that the host made.
+
+A backend whose device has such memory offers ``device_input``; the others run each batch from the
+host's own memory, where nothing need be moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from convloom.backends.base import Backend, Executable, Storage
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Random crops of padded images, as data/augment.py makes them.
+
+    Attributes:
+        padding: pixels on each side; 0 leaves the image in place and only flips.
+        reflect: the padding mirrors the image; else it is black.
+    """
+
+    padding: int
+    reflect: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """A data set, or what its batches have in common.
+
+    Attributes:
+        images: (samples, C, H, W), uint8 pixels, or float32 that the network takes as it is.
+        labels: (samples,) int64; their range is the caller's to check.
+        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them; empty
+            for float32 images.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    scale: np.ndarray
+    shift: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What some consecutive steps reported.
+
+    Attributes:
+        losses: (steps,) float32, mean loss of each batch.
+        corrects: (steps, 2) int32, samples whose label came first, and among the first five.
+    """
+
+    losses: np.ndarray
+    corrects: np.ndarray
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Steps that the device has been asked for.
+
+    Attributes:
+        steps: how many.
+        results: waits until they are done, and reports.
+    """
+
+    steps: int
+    results: Callable[[], Results]
+
+
+class ResidentRunner(Protocol):
+    """Steps of one plan on batches of a data set in the device's memory."""
+
+    @property
+    def left(self) -> int:
+        """Steps begun with ``begin`` that have not been asked for."""
+        ...
+
+    def begin(
+        self,
+        order: np.ndarray,
+        rates: np.ndarray | None,
+        *,
+        first_step: int = 0,
+        draws: np.ndarray | None = None,
+    ) -> None:
+        """Say what the next steps are; none of those begun before may be left.
+
+        Args:
+            order: (steps, batch size) indices of samples.
+            rates: (steps, len(HYPER)) float64, the hyper values of each step; None for a plan that
+                updates nothing.
+            first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
+                stays what it is.
+            draws: (samples, 3) uint8, row, column and flip of every sample, if there are crops.
+        """
+        ...
+
+    def ask(self, most: int) -> Asked:
+        """Ask for up to ``most`` of the steps left, as many as run without the host."""
+        ...
+
+
+class StreamRunner(Protocol):
+    """Steps of one plan on batches that come from the host."""
+
+    def ask(
+        self, images: np.ndarray, labels: np.ndarray, rates: np.ndarray | None, step: int
+    ) -> Asked:
+        """Ask for one step; the arrays may change as soon as this returns.
+
+        Args:
+            rates: (len(HYPER),) float64; None for a plan that updates nothing.
+            step: its number, as ``counter`` has it.
+        """
+        ...
+
+
+class DeviceInput(Protocol):
+    """Both ways into one device's memory. What it makes holds that memory as long as it lives."""
+
+    def free_bytes(self) -> int:
+        """Memory that can still be taken, more or less."""
+        ...
+
+    def upload(self, samples: Samples) -> Any:
+        """Copy a whole data set to the device. Raises DeviceError where it does not fit."""
+        ...
+
+    def resident(self, executable: Executable, data: Any, crops: Crops | None) -> ResidentRunner:
+        """Run a plan, of a training or an evaluation step, on what ``upload`` returned."""
+        ...
+
+    def ring(self, like: Samples, batch_size: int) -> Any:
+        """Places for a few batches on their way, each as ``like`` but of up to this size."""
+        ...
+
+    def streamed(self, executable: Executable, ring: Any) -> StreamRunner:
+        """Run a plan on batches that pass through what ``ring`` returned."""
+        ...
+
+
+def device_input(backend: Backend, storage: Storage) -> DeviceInput | None:
+    """The ways into the memory of a backend's device; None where that is the host's own."""
+    make: Callable[[Storage], DeviceInput] | None = getattr(backend, "device_input", None)
+    return None if make is None else make(storage)
+
+
+def has_device_input(backend: Backend) -> bool:
+    """Whether the backend's device has memory of its own."""
+    return hasattr(backend, "device_input")
