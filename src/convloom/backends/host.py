@@ -165,6 +165,11 @@ class HostExecutable:
             raise KeyError(f"{name!r} cannot be written; these can: {known}")
         self._tensors[name].write(value)
 
+    def address(self, name: str) -> int:
+        """Where a tensor lies; 0 for one that this plan does not have."""
+        tensor = self._tensors.get(name)
+        return 0 if tensor is None else tensor.address
+
     def _bind(self, name: str) -> TensorMemory:
         buffer = self._plan.buffers[name]
         return TensorMemory(name, self._plan.spec(name), self._arenas[buffer.arena], buffer.offset)

@@ -140,6 +140,15 @@ class HostGpu:
     def download_later(self, address: int, values: np.ndarray) -> None:
         self.download(address, values)
 
+    def upload_aside(
+        self, address: int, values: np.ndarray, after: Callable[[], None]
+    ) -> Callable[[], None]:
+        self.upload(address, values)
+        return self.mark()
+
+    def follow(self, mark: Callable[[], None]) -> None:
+        pass
+
     def load(self, kernels: Iterable[Specialisation]) -> None:
         missing = [k for k in dict.fromkeys(kernels) if k not in self._functions]
         if not missing:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from convloom.backends.base import LayoutPolicy, Storage
+from convloom.backends.base import Executable, LayoutPolicy, Storage
 from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import Gpu, open_gpu
+from convloom.backends.cuda.input import CudaInput
 from convloom.backends.cuda.selectors import RUNGS, select_kernel
 from convloom.backends.cuda.storage import CudaStorage
 from convloom.ir import Node, Plan, Selection, TensorSpec
@@ -67,3 +68,14 @@ class CudaBackend:
         if not isinstance(storage, CudaStorage):
             raise ValueError("the CUDA backend needs storage that it made itself")
         return CudaExecutable(plan, storage)
+
+    def device_input(self, storage: Storage) -> CudaInput:
+        """The ways for batches into the memory of the GPU that ``storage`` is on."""
+        if not isinstance(storage, CudaStorage):
+            raise ValueError("the CUDA backend needs storage that it made itself")
+        return CudaInput(storage.gpu, _own)
+
+
+def _own(executable: Executable) -> CudaExecutable:
+    assert isinstance(executable, CudaExecutable)
+    return executable

@@ -1,8 +1,8 @@
 """One GPU of this process: memory, copies, kernels, graphs. All calls to CUDA are made here.
 
-Work goes in order on one stream, so whoever shares a GPU needs no locks: what was asked first is
-done first, whichever thread asked. Kernels and copies are asked for, not awaited; ``download`` and
-``synchronize`` wait.
+Work goes in order on one stream (``upload_aside`` alone has another), so whoever shares a GPU needs
+no locks: what was asked first is done first, whichever thread asked. Kernels and copies are asked
+for, not awaited; ``download`` and ``synchronize`` wait.
 
 ``Gpu`` is what the rest of this backend needs of a device; ``CudaGpu`` is the real one. cuda-core
 makes streams, kernels and graphs; what it has no words for (attributes, plain allocation, copies
@@ -70,6 +70,12 @@ class Pinned(Protocol):
     def array(self) -> np.ndarray: ...
 
 
+class Mark(Protocol):
+    """A moment of the device's work; calling it waits until the moment has come."""
+
+    def __call__(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class Call:
     """A kernel launch with all addresses known.
@@ -105,7 +111,7 @@ class Gpu(Protocol):
         ...
 
     def pinned(self, nbytes: int) -> Pinned:
-        """Host memory for ``download_later``."""
+        """Host memory for ``download_later`` and ``upload_aside``."""
         ...
 
     def upload(self, address: int, values: np.ndarray) -> None:
@@ -120,6 +126,18 @@ class Gpu(Protocol):
         """Copy into part of a ``Pinned``; it is there when a ``mark`` made after this is due."""
         ...
 
+    def upload_aside(self, address: int, values: np.ndarray, after: Mark) -> Mark:
+        """Copy part of a ``Pinned`` beside all other work, once ``after`` is due.
+
+        The part must not change before the mark returned is due, and what reads the copy must
+        ``follow`` that mark.
+        """
+        ...
+
+    def follow(self, mark: Mark) -> None:
+        """What is asked from now on begins when ``mark`` is due; the host does not wait."""
+        ...
+
     def load(self, kernels: Iterable[Specialisation]) -> None:
         """Compile and load kernels. Raises KernelError."""
         ...
@@ -132,8 +150,8 @@ class Gpu(Protocol):
         """A function that repeats, as one graph, all launches that ``work`` asks for."""
         ...
 
-    def mark(self) -> Callable[[], None]:
-        """A function that waits until all that has been asked so far is done."""
+    def mark(self) -> Mark:
+        """The moment when all that has been asked so far is done."""
         ...
 
     def synchronize(self) -> None:
@@ -171,6 +189,8 @@ class CudaGpu:
             raise _translated(error, "the GPU cannot be opened") from None
         self._thread.entered = True
         self._queue = self._stream.handle
+        #: For copies beside all other work; made when first needed.
+        self._side: Any = None
         self._kernels: dict[Specialisation, Any] = {}
         self._shared: dict[Specialisation, int] = {}
         self._slots = [_Slot(self) for _ in range(_SLOTS)]
@@ -298,18 +318,35 @@ class CudaGpu:
 
         return replay
 
-    def mark(self) -> Callable[[], None]:
-        """A function that waits until all that has been asked so far is done."""
+    def upload_aside(self, address: int, values: np.ndarray, after: Mark) -> Mark:
+        """Copy part of a pinned array on a stream of its own, once ``after`` is due."""
         self._enter()
-        event = self._stream.record()
+        assert isinstance(after, _Mark)
+        with self._lock:
+            if self._side is None:
+                self._side = self._device.create_stream()
+        try:
+            self._side.wait(after.event)
+            self._ask(
+                "cuMemcpyHtoDAsync", address, values.ctypes.data, values.nbytes, self._side.handle
+            )
+            return _Mark(self._side.record())
+        except Exception as error:
+            raise _translated(error, "a batch cannot be copied to the GPU") from None
 
-        def wait() -> None:
-            try:
-                event.sync()
-            except Exception as error:
-                raise _translated(error, _FAILED) from None
+    def follow(self, mark: Mark) -> None:
+        """What is asked from now on begins when ``mark`` is due; the host does not wait."""
+        self._enter()
+        assert isinstance(mark, _Mark)
+        try:
+            self._stream.wait(mark.event)
+        except Exception as error:
+            raise _translated(error, _FAILED) from None
 
-        return wait
+    def mark(self) -> Mark:
+        """The moment when all that has been asked so far is done."""
+        self._enter()
+        return _Mark(self._stream.record())
 
     def synchronize(self) -> None:
         """Wait until all is done.
@@ -425,6 +462,19 @@ class _Pinned:
         address = int(pointer)
         self.array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
         weakref.finalize(self, _free, gpu, "cuMemFreeHost", address)
+
+
+class _Mark:
+    """An event that was recorded on one of the streams."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def __call__(self) -> None:
+        try:
+            self.event.sync()
+        except Exception as error:
+            raise _translated(error, _FAILED) from None
 
 
 class _Slot:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from convloom.backends.base import LayoutPolicy, Storage
+from convloom.backends.base import Executable, LayoutPolicy, Storage
+from convloom.backends.cuda.input import CudaInput
 from convloom.backends.cuda.launch import CudaLaunch
 from convloom.backends.cuda.selectors import RUNGS, select_kernel
 from convloom.backends.cudasim.build import Workshop, shared_workshop
 from convloom.backends.cudasim.executable import CudaSimExecutable
+from convloom.backends.cudasim.gpu import SimulatedGpu, SimulatedSteps
 from convloom.backends.cudasim.memory import CudaSimStorage
 from convloom.backends.cudasim.modes import Mode, mode_of_environment
 from convloom.ir import Node, Plan, Selection, TensorSpec
@@ -75,6 +77,10 @@ class CudaSimBackend:
             raise ValueError("the simulator needs storage that it made itself")
         return CudaSimExecutable(plan, storage, self._workshop)
 
+    def device_input(self, storage: Storage) -> CudaInput:
+        """The ways for batches into simulated memory: those of the GPU."""
+        return CudaInput(SimulatedGpu(self._workshop), _steps)
+
 
 def create() -> CudaSimBackend:
     """The backend, in the mode that ``$CONVLOOM_SIM`` names.
@@ -84,3 +90,8 @@ def create() -> CudaSimBackend:
         DeviceError: there is no compiler for it.
     """
     return CudaSimBackend(mode_of_environment())
+
+
+def _steps(executable: Executable) -> SimulatedSteps:
+    assert isinstance(executable, CudaSimExecutable)
+    return SimulatedSteps(executable)

@@ -9,11 +9,13 @@ import weakref
 
 import numpy as np
 
-from convloom.backends.cudasim.machine import Launcher
+from convloom.backends.cudasim.machine import Extent, Launcher
 from convloom.backends.host import HostStorage
 from convloom.ir import Plan
 
 _numbers = itertools.count(1)
+#: Address of every arena of this process: what machines call it, and its size.
+_places: dict[int, tuple[int, int]] = {}
 
 
 class ArenaMaker:
@@ -30,9 +32,11 @@ class ArenaMaker:
         os.ftruncate(descriptor, whole)
         arena = np.frombuffer(mmap.mmap(descriptor, whole), np.uint8)[:nbytes]
         number = next(_numbers)
-        self._made[int(arena.ctypes.data)] = number
+        address = int(arena.ctypes.data)
+        self._made[address] = number
+        _places[address] = number, nbytes
         self.machine.map_arena(number, descriptor, whole)
-        weakref.finalize(self, _forget, self.machine, number, descriptor)
+        weakref.finalize(self, _forget, self.machine, number, descriptor, address)
         return arena
 
     def number(self, arena: np.ndarray) -> int:
@@ -40,9 +44,19 @@ class ArenaMaker:
         return self._made[int(arena.ctypes.data)]
 
 
-def _forget(machine: Launcher, number: int, descriptor: int) -> None:
+def rest_of_arena(address: int) -> Extent:
+    """The bytes from an address to the end of its arena. Raises KeyError where there is none."""
+    for start, (number, nbytes) in _places.items():
+        if start <= address < start + nbytes:
+            return Extent(number, address - start, start + nbytes - address)
+    raise KeyError(f"no arena holds the address {address:#x}")
+
+
+def _forget(machine: Launcher, number: int, descriptor: int, address: int) -> None:
     machine.unmap_arena(number)
     os.close(descriptor)
+    if _places.get(address, (0, 0))[0] == number:
+        del _places[address]
 
 
 class CudaSimStorage(HostStorage):

@@ -1,0 +1,51 @@
+"""Both ways into a GPU's memory (backends/feeding.py), for the GPU and for the simulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from convloom.backends.base import Executable
+from convloom.backends.cuda.gpu import Gpu
+from convloom.backends.cuda.resident import ResidentData, ResidentSteps, Stepper
+from convloom.backends.cuda.ring import Ring, StreamedSteps
+from convloom.backends.feeding import Crops, Samples
+
+
+class CudaInput:
+    """Makes what ``DeviceInput`` promises.
+
+    Args:
+        stepper: an executable of this device as a list of launches.
+    """
+
+    def __init__(self, gpu: Gpu, stepper: Callable[[Executable], Stepper]) -> None:
+        self._gpu = gpu
+        self._stepper = stepper
+
+    def free_bytes(self) -> int:
+        """Memory that can still be taken, more or less."""
+        return self._gpu.free_bytes()
+
+    def upload(self, samples: Samples) -> ResidentData:
+        """Copy a whole data set to the device.
+
+        Raises:
+            ShapeError: arrays that do not fit together.
+            OutOfMemoryError: the images do not fit.
+        """
+        return ResidentData(self._gpu, samples.images, samples.labels, samples.scale, samples.shift)
+
+    def resident(
+        self, executable: Executable, data: ResidentData, crops: Crops | None
+    ) -> ResidentSteps:
+        """Run a plan on what ``upload`` returned."""
+        return ResidentSteps(self._stepper(executable), data, crops)
+
+    def ring(self, like: Samples, batch_size: int) -> Ring:
+        """Places for a few batches on their way."""
+        return Ring(self._gpu, like, batch_size)
+
+    def streamed(self, executable: Executable, ring: Any) -> StreamedSteps:
+        """Run a plan on batches that pass through what ``ring`` returned."""
+        return StreamedSteps(self._stepper(executable), ring)
