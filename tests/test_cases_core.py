@@ -15,7 +15,7 @@ import resource
 import signal
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,10 +131,42 @@ class _StopAt(Callback):
             moment.trainer.stop()
 
 
+class _Watched:
+    """A data set that keeps the images of every batch it gave, as bytes."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.given: list[bytes] = []
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.data, name)
+
+    def batches(self, *args: Any, **options: Any) -> Any:
+        whole = self.data.batches(*args, **{**options, "prefetch": 0})
+        return _WatchedBatches(whole, self.given)
+
+
+class _WatchedBatches:
+    def __init__(self, whole: Any, given: list[bytes]) -> None:
+        self.whole, self.given = whole, given
+
+    def __len__(self) -> int:
+        return len(self.whole)
+
+    def epoch(self, *place: int) -> Iterator[Any]:
+        for batch in self.whole.epoch(*place):
+            self.given.append(batch.images.tobytes())
+            yield batch
+
+
 @both_devices
 @pytest.mark.parametrize("stop", (1, 11, 16))
 def test_case_3_resume_in_mid_epoch(tmp_path: Path, stop: int, device: str) -> None:
-    train = cl.data.load("digits")[0].take(150)  # 8 steps an epoch, the last of 10 images
+    digits = cl.data.load("digits")[0].take(150)  # 8 steps an epoch, the last of 10 images
+    train = _Watched(digits)
 
     def trainer(out: Path | None, *callbacks: Callback) -> cl.Trainer:
         return cl.Trainer(
@@ -152,10 +184,14 @@ def test_case_3_resume_in_mid_epoch(tmp_path: Path, stop: int, device: str) -> N
 
     straight = trainer(None)
     straight.fit(train, epochs=2)
+    seen = list(train.given)
+    assert len(set(seen)) == 16  # the second epoch has an order and draws of its own
+    train.given.clear()
     with pytest.raises(TrainingInterrupted, match=f"after step {stop} "):
         trainer(tmp_path, _StopAt(stop)).fit(train, epochs=2)
     resumed = trainer(tmp_path)
     history = resumed.fit(train, epochs=2, resume=True)
+    assert train.given == seen
     for name, value in straight.model.state_dict().items():
         np.testing.assert_array_equal(resumed.model.state_dict()[name], value, err_msg=name)
     assert [row.loss for row in history.epochs] == [r.loss for r in straight.history.epochs]
