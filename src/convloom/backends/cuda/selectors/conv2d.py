@@ -25,6 +25,9 @@ from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
 from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
 
+#: The most taps (C*R*S) that the warp rung of the filter gradient serves, without a pool and with.
+_FEW_TAPS, _FEW_POOLED_TAPS = 16, 32
+
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 images, row-major or NHWC, and filters, KCRS or KRSC."""
@@ -186,6 +189,54 @@ def _tiled_pooled(node: Node, specs: Specs) -> Selection | None:
     return build.selection("tiled", "conv2d_wgrad")
 
 
+def _warp_wgrad(node: Node, specs: Specs) -> Selection | None:
+    """Serves filters of few taps, in one group."""
+    if not _served(node, specs) or not _few_taps(node, specs[node.outputs[0]], _FEW_TAPS):
+        return None
+    build = Builder(specs)
+    inputs = (Tensor(node.inputs[0]), Tensor(node.inputs[1]))
+    _add_warp_wgrad(build, node, *inputs, ABSENT, has_bias=len(node.outputs) > 1)
+    return build.selection("warp", "conv2d_wgrad")
+
+
+def _warp_pooled(node: Node, specs: Specs) -> Selection | None:
+    op = cast(PooledConv2dGrad, node.op)
+    if not _pooled_served(node, specs) or not _few_taps(
+        node, specs[node.outputs[0]], _FEW_POOLED_TAPS
+    ):
+        return None
+    x, w, dy, index = (Tensor(name) for name in node.inputs)
+    build = Builder(specs)
+    _add_warp_wgrad(build, node, x, dy, index, op.has_bias)
+    if op.needs_dx:
+        _add_tiled_dgrad(build, node, dy, index, w, x if op.mask == RELU else ABSENT)
+    return build.selection("warp", "conv2d_wgrad")
+
+
+def _few_taps(node: Node, dw: TensorSpec, most: int) -> bool:
+    return cast(ConvGeometry, node.op).groups == 1 and 0 < dw.size // dw.shape[0] <= most
+
+
+def _add_warp_wgrad(
+    build: Builder, node: Node, x: Tensor, dy: Tensor, index: Argument, has_bias: bool
+) -> None:
+    """The launches that write the node's first output, dw, and db, the second, if it has one."""
+    image, dw = build.specs[x.name], build.specs[node.outputs[0]]
+    constants = sizes(cast(ConvGeometry, node.op), image, dw, build.specs[dy.name]) | {
+        "BIAS": int(has_bias),
+        "POOL": int(index != ABSENT),
+    }
+    across = min(32, 1 << (dw.shape[0] - 1).bit_length())
+    tiles = ceil_div(dw.shape[0], across)
+    cells = 2 if index != ABSENT else 1
+    depth = image.shape[0] * (constants["OH"] // cells) * (constants["OW"] // cells)
+    shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
+    split = PartialSums(build, node, shape, tiles, depth, has_bias, least=128)
+    arguments = (x, dy, index, *split.outputs, image.shape[0], split.length, split.stride)
+    build.add("conv2d_wgrad/warp", constants, arguments, tiles * split.count, 256)
+    split.add_up()
+
+
 def _add_tiled_dgrad(
     build: Builder, node: Node, dy: Tensor, index: Argument, w: Tensor, mask: Argument
 ) -> None:
@@ -288,6 +339,7 @@ LADDER = {
     ("Conv2d", "tiled"): _tiled_forward,
     ("Conv2dDgrad", "tiled"): _tiled_dgrad,
     ("Conv2dWgrad", "tiled"): _tiled_wgrad,
+    ("Conv2dWgrad", "warp"): _warp_wgrad,
     ("FusedConv2d", "fused"): _fused_forward,
     ("FusedConv2dDgrad", "fused"): _fused_dgrad,
     ("FusedConv2dWgrad", "fused"): _fused_wgrad,
@@ -295,5 +347,7 @@ LADDER = {
     ("FusedConv2d", "tiled"): _tiled_forward,
     ("FusedConv2dDgrad", "tiled"): _tiled_dgrad,
     ("FusedConv2dWgrad", "tiled"): _tiled_wgrad,
+    ("FusedConv2dWgrad", "warp"): _warp_wgrad,
     ("PooledConv2dGrad", "tiled"): _tiled_pooled,
+    ("PooledConv2dGrad", "warp"): _warp_pooled,
 }

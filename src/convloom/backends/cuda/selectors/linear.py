@@ -31,6 +31,9 @@ _WIDE = {
     "FusedLinearWgrad": (0, 2),
 }
 
+#: Of the warp rung: the most outputs it serves, and samples and threads of a block.
+_FEW_OUTPUTS, _WARP_SAMPLES, _WARP_THREADS = 16, 4, 256
+
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 of any size but empty weights."""
@@ -112,6 +115,19 @@ def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
     return build.selection("tiled", "linear_dgrad")
 
 
+def _warp_forward(node: Node, specs: Specs) -> Selection | None:
+    """Serves layers of few outputs and many inputs."""
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    if outputs > _FEW_OUTPUTS or width < _WARP_THREADS:
+        return None
+    constants = _forward_constants(node, specs) | {"SAMPLES": _WARP_SAMPLES}
+    blocks = ceil_div(n, _WARP_SAMPLES)
+    build.add("linear_fprop/warp", constants, _forward_arguments(node, n), blocks, _WARP_THREADS)
+    return build.selection("warp", "linear_fprop")
+
+
 def _tiled_wgrad(node: Node, specs: Specs) -> Selection | None:
     """Large batches are split into chunks, whose partial sums a second launch adds up."""
     if not _served(node, specs):
@@ -176,12 +192,14 @@ LADDER = {
     ("LinearDgrad", "naive"): _dgrad,
     ("LinearWgrad", "naive"): _wgrad,
     ("Linear", "tiled"): _tiled_forward,
+    ("Linear", "warp"): _warp_forward,
     ("LinearDgrad", "tiled"): _tiled_dgrad,
     ("LinearWgrad", "tiled"): _tiled_wgrad,
     ("FusedLinear", "fused"): _fused_forward,
     ("FusedLinearDgrad", "fused"): _fused_dgrad,
     ("FusedLinearWgrad", "fused"): _fused_wgrad,
     ("FusedLinear", "tiled"): _tiled_forward,
+    ("FusedLinear", "warp"): _warp_forward,
     ("FusedLinearDgrad", "tiled"): _tiled_dgrad,
     ("FusedLinearWgrad", "tiled"): _tiled_wgrad,
 }

@@ -5,12 +5,24 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
-from convloom.backends.cuda.selectors.common import Builder, Specs, dtypes, row_major, tensors
+from convloom.backends.cuda.selectors.common import (
+    ABSENT,
+    Builder,
+    Specs,
+    ceil_div,
+    dtypes,
+    row_major,
+    tensors,
+)
 from convloom.ir import Node, Selection
 from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect
 
 #: What one block may take on alone: samples, classes, and its threads.
 _ONE_BLOCK_SAMPLES, _ONE_BLOCK_CLASSES, _ONE_BLOCK_THREADS = 1024, 64, 256
+
+#: Of the warp rung: threads of a block, rounds over samples that one block makes alone, and most
+#: blocks, beyond which blocks go round again.
+_ROW_THREADS, _ROUNDS, _MOST_BLOCKS = 512, 4, 1024
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
@@ -44,6 +56,62 @@ def _fused_forward(node: Node, specs: Specs) -> Selection | None:
     build = Builder(specs)
     build.add("softmax_cross_entropy/fused", constants, arguments, 1, _ONE_BLOCK_THREADS)
     return build.selection("fused", "softmax_cross_entropy")
+
+
+def _warp_forward(node: Node, specs: Specs) -> Selection | None:
+    """A small batch takes one launch, a large one two."""
+    if not _served(node, specs):
+        return None
+    op = cast(SoftmaxCrossEntropy, node.op)
+    n, classes = specs[node.inputs[0]].shape
+    logits, target = (Tensor(name) for name in node.inputs)
+    loss, probability = (Tensor(name) for name in node.outputs)
+    build, blocks = Builder(specs), _row_blocks(n, classes)
+    partial = build.workspace(8 * blocks) if blocks > 1 else ABSENT
+    constants = _constants(node, specs) | {"THREADS": _ROW_THREADS}
+    arguments = (logits, target, probability, partial, loss, n, float(op.label_smoothing))
+    build.add("softmax_cross_entropy/warp", constants, arguments, blocks, _ROW_THREADS)
+    if blocks > 1:
+        threads = {"THREADS": _ROW_THREADS}
+        build.add("mean_of_partials/warp", threads, (partial, loss, blocks, n), 1, _ROW_THREADS)
+    return build.selection("warp", "softmax_cross_entropy")
+
+
+def _warp_gradient(node: Node, specs: Specs) -> Selection | None:
+    """Serves distributions as targets; with labels nothing is summed."""
+    if len(specs[node.inputs[1]].shape) != 2 or not _served(node, specs):
+        return None
+    op = cast(SoftmaxCrossEntropyGrad, node.op)
+    n = specs[node.inputs[0]].shape[0]
+    facts: tuple[Argument, ...] = (n, float(op.label_smoothing))
+    build = Builder(specs)
+    build.each(
+        "softmax_cross_entropy_grad/warp",
+        _constants(node, specs),
+        (*tensors(node), *facts),
+        32 * n,
+    )
+    return build.selection("warp", "softmax_cross_entropy_grad")
+
+
+def _warp_top_k(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    op = cast(TopKCorrect, node.op)
+    n, classes = specs[node.inputs[0]].shape
+    constants = {"K": classes, "TOP": min(op.k, classes), "THREADS": _ROW_THREADS}
+    build, blocks = Builder(specs), _row_blocks(n, classes)
+    if blocks > 1:
+        build.add("fill_zero/naive", {}, (Tensor(node.outputs[0]), 2), blocks=1, threads=32)
+    build.add("topk/warp", constants, (*tensors(node), n), blocks, _ROW_THREADS)
+    return build.selection("warp", "topk")
+
+
+def _row_blocks(n: int, classes: int) -> int:
+    """Blocks for n rows of logits: one where it needs few rounds, else one for each round."""
+    at_once = _ROW_THREADS // min(32, 1 << (classes - 1).bit_length())
+    rounds = ceil_div(n, at_once)
+    return 1 if rounds <= _ROUNDS else min(rounds, _MOST_BLOCKS)
 
 
 def _gradient(node: Node, specs: Specs) -> Selection | None:
@@ -90,6 +158,9 @@ def _constants(node: Node, specs: Specs) -> dict[str, int]:
 LADDER = {
     ("SoftmaxCrossEntropy", "naive"): _forward,
     ("SoftmaxCrossEntropy", "fused"): _fused_forward,
+    ("SoftmaxCrossEntropy", "warp"): _warp_forward,
     ("SoftmaxCrossEntropyGrad", "naive"): _gradient,
+    ("SoftmaxCrossEntropyGrad", "warp"): _warp_gradient,
     ("TopKCorrect", "naive"): _top_k,
+    ("TopKCorrect", "warp"): _warp_top_k,
 }

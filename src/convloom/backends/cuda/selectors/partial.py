@@ -32,19 +32,21 @@ class PartialSums:
         tiles: int,
         depth: int,
         has_bias: bool,
+        least: int = 64,
     ) -> None:
         """Split a sum of ``depth`` terms that ``tiles`` blocks make at once.
 
         Args:
             shape: filters, channels, rows and columns of dw, the first output of ``node``.
             has_bias: whether the second output is db.
+            least: terms below which a chunk is not worth its partial sums.
         """
         self._build, self._shape = build, shape
         k, c, r, s = shape
         self._dw, self._db = node.outputs[0], node.outputs[1] if has_bias else None
         size = k * c * r * s
         self.stride = ceil_div(size + (k if self._db else 0), 4) * 4
-        self.length, self.count = chunks(depth, tiles, 4 * self.stride)
+        self.length, self.count = chunks(depth, tiles, 4 * self.stride, least)
         dw = build.specs[self._dw]
         self._reordered = not channels_last(dw) and len(dw.shape) == 4 and r * s > 1 and c > 1
         self.outputs: tuple[Argument, Argument] = (
@@ -64,8 +66,20 @@ class PartialSums:
         k, c, r, s = self._shape
         constants = {"K": k, "C": c, "R": r, "S": s}
         constants |= {"BIAS": int(self._db is not None), "WROW": int(self._reordered)}
-        size = k * c * r * s + (k if self._db else 0)
         db = Tensor(self._db) if self._db else ABSENT
-        arguments = (self._place, Tensor(self._dw), db, self.count)
-        blocks = ceil_div(size, _SUMMED)
-        self._build.add("sum_partials/tiled", constants, arguments, blocks, _THREADS)
+        sum_partials(self._build, constants, self._place, Tensor(self._dw), db, self.count)
+
+
+def sum_partials(
+    build: Builder,
+    constants: dict[str, int],
+    partial: Workspace,
+    dw: Argument,
+    db: Argument,
+    count: int,
+) -> None:
+    """Append the launch that adds up ``count`` chunks of partial sums, in order."""
+    k, depth = constants["K"], constants["C"] * constants["R"] * constants["S"]
+    size = k * depth + (k if constants["BIAS"] else 0)
+    blocks = ceil_div(size, _SUMMED)
+    build.add("sum_partials/tiled", constants, (partial, dw, db, count), blocks, _THREADS)

@@ -24,7 +24,7 @@ def forward_tile(cols: int, depth: int, vectors: bool) -> Tile:
         vectors: whether operands are read four neighbours of the depth at a time.
     """
     shapes = {
-        16: (128, 16, 8, 4),
+        16: (128, 16, 4, 4),
         32: (128, 32, 8, 4),
         64: (128, 64, 8, 8),
         128: (128, 128, 8, 8),
@@ -53,15 +53,16 @@ def threads(tile: Tile) -> int:
     return tile["BM"] // tile["TM"] * (tile["BN"] // tile["TN"])
 
 
-def chunks(depth: int, tiles: int, nbytes: int) -> tuple[int, int]:
+def chunks(depth: int, tiles: int, nbytes: int, least: int = 64) -> tuple[int, int]:
     """How a deep sum is split: (terms of a chunk, chunks).
 
     Args:
         depth: terms of the sum.
         tiles: blocks of one chunk.
         nbytes: of one chunk's partial sums.
+        least: terms below which a chunk is not worth its partial sums.
     """
-    most = min(ceil_div(BLOCKS, tiles), PARTIAL_BYTES // max(nbytes, 1), ceil_div(depth, 64))
+    most = min(ceil_div(BLOCKS, tiles), PARTIAL_BYTES // max(nbytes, 1), ceil_div(depth, least))
     length = ceil_div(ceil_div(depth, max(most, 1)), 16) * 16
     return max(length, 16), max(ceil_div(depth, max(length, 16)), 1)
 

@@ -31,6 +31,20 @@ struct Pixels {
     }
 };
 
+// Sets to 0 what a window did not take from its cell number `cell`.
+template <int VEC>
+__device__ __forceinline__ void keep_winners(f32 (&value)[VEC], const u8* index, i64 offset,
+                                             i32 cell, bool inside) {
+    u32 winners = 0;  // one a byte
+    if constexpr (VEC == 4)
+        winners = inside ? *reinterpret_cast<const u32*>(index + offset) : 0;
+    else
+        winners = inside ? index[offset] : 0;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v)
+        if ((winners >> 8 * v & 255) != u32(cell)) value[v] = 0.0f;
+}
+
 // A place that no tap reaches from within the image.
 constexpr i32 FAR_OUT = -(1 << 30);
 
@@ -172,9 +186,7 @@ struct ConvOutputGradients {
             inside = inside && p / 2 < Conv<P>::POOL_ROWS && q / 2 < Conv<P>::POOL_COLS;
             const i64 from = at.image + Conv<P>::pooled_offset(0, filter, p / 2, q / 2);
             load_or_zero(value, dy, from, inside);
-#pragma unroll
-            for (int v = 0; v < VEC; ++v)
-                if (inside && index[from + v] != 2 * (p % 2) + q % 2) value[v] = 0.0f;
+            keep_winners(value, index, from, 2 * (p % 2) + q % 2, inside);
         } else {
             inside = inside && p < P::OH && q < P::OW;
             load_or_zero(value, dy, at.image + Conv<P>::y_offset(0, filter, p, q), inside);
@@ -239,9 +251,7 @@ struct ConvGradientsByFilter {
         if constexpr (P::POOL != 0) {
             const i64 from = Conv<P>::pooled_offset(image, number, at.row / 2, at.col / 2);
             load_or_zero(value, dy, from, inside);
-#pragma unroll
-            for (int v = 0; v < VEC; ++v)
-                if (inside && index[from + v] != rest % 4) value[v] = 0.0f;
+            keep_winners(value, index, from, i32(rest % 4), inside);
         } else {
             load_or_zero(value, dy, Conv<P>::y_offset(image, number, at.row, at.col), inside);
         }

@@ -29,7 +29,27 @@ __device__ f64 sample_loss(const void* target, i64 sample, f32 smoothing,
     }
 }
 
-// t[k] of one sample.
+// Whether a label is none of the classes.
+template <class P>
+__device__ __forceinline__ bool lost_label(const void* target, i64 sample) {
+    if (P::PROBABILITY != 0) return false;
+    const i64 label = static_cast<const i64*>(target)[sample];
+    return label < 0 || label >= P::K;
+}
+
+// t[k] of one sample, in float64.
+template <class P>
+__device__ __forceinline__ f64 exact_weight(const void* target, i64 sample, i64 k,
+                                            f32 smoothing) {
+    f64 t;
+    if constexpr (P::PROBABILITY != 0)
+        t = f64(static_cast<const f32*>(target)[sample * P::K + k]);
+    else
+        t = static_cast<const i64*>(target)[sample] == k ? 1.0 : 0.0;
+    return smoothing != 0.0f ? t * (1.0 - f64(smoothing)) + f64(smoothing) / P::K : t;
+}
+
+// t[k] of one sample, in float32.
 template <class P>
 __device__ __forceinline__ f32 target_weight(const void* target, i64 sample, i64 k,
                                              f32 smoothing) {

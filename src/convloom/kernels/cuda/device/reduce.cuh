@@ -12,6 +12,22 @@ __device__ __forceinline__ T warp_sum(T value) {
     return value;
 }
 
+// The sum of `value` over the lanes that differ in the bits FROM to TO of their numbers, on each.
+template <int FROM, int TO, class T>
+__device__ __forceinline__ T lanes_sum(T value) {
+#pragma unroll
+    for (int distance = TO; distance >= FROM; distance /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, distance);
+    return value;
+}
+
+// The lanes that share a row of `count` elements: a power of two up to 32.
+__host__ __device__ constexpr int row_lanes(long long count) {
+    int lanes = 1;
+    while (lanes < count && lanes < 32) lanes *= 2;
+    return lanes;
+}
+
 // The sum of `value` over a block of THREADS threads, on thread 0. All threads must call it.
 template <int THREADS, class T>
 __device__ __forceinline__ T block_sum(T value) {

@@ -1,0 +1,468 @@
+"""Every CUDA kernel of every rung against its op's NumPy reference.
+
+On the simulator everywhere; on a GPU with ``-m gpu``. A test of a rung runs the ops that have a
+kernel on that rung; together the rungs cover every kernel file.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from convloom.backends.base import Backend, get_backend
+from convloom.backends.cuda.selectors import RUNGS
+from convloom.ir import NHWC, ROW_MAJOR, Layout, flattened_nhwc
+from convloom.ops import (
+    SGD,
+    AdamW,
+    Add,
+    AvgPool2dGrad,
+    BiasGrad,
+    Concat,
+    Conv2d,
+    Conv2dDgrad,
+    Conv2dWgrad,
+    Dropout,
+    DropoutGrad,
+    Flatten,
+    FusedConv2d,
+    FusedConv2dDgrad,
+    FusedConv2dWgrad,
+    FusedLinear,
+    FusedLinearDgrad,
+    FusedLinearWgrad,
+    GradientNorm,
+    Linear,
+    LinearDgrad,
+    LinearWgrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+    PooledConv2dGrad,
+    ReLU,
+    ReLUGrad,
+    Slice,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TopKCorrect,
+    Unflatten,
+)
+from convloom.ops.control import counter_vector, hyper_vector
+from tests.backends.cuda.trials import Trial, check
+from tests.backends.harness import integers, normals
+from tests.zoo import AVG_POOL, CLASSES, CONV, ELEMENTWISE, LINEAR, MAX_POOL, Case
+
+SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
+
+
+@pytest.fixture(params=["cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    return get_backend(request.param)
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+def with_specials(shape: tuple[int, ...], seed: int) -> np.ndarray:
+    values = normals(shape, seed).ravel()
+    values[: len(SPECIAL)] = SPECIAL[: len(values)]
+    return np.random.default_rng(seed).permutation(values).reshape(shape)
+
+
+# Convolution ----------------------------------------------------------------------------------
+
+
+def convolutions(case: Case, at: int) -> Iterator[Trial]:
+    """Forward and gradients of a case, exact on integers and close on normals."""
+    conv = case.op
+    assert isinstance(conv, Conv2d)
+    geometry = (conv.stride, conv.padding, conv.dilation, conv.groups)
+    for exact, make in ((True, integers), (False, normals)):
+        x, w, *b = (make(shape, 7 * at + i) for i, shape in enumerate(case.shapes))
+        (y,) = conv.infer(*case.specs("float32"))
+        dy, size, kernel = make(y.shape, at + 100), x.shape[2:], w.shape[2:]
+        yield Trial(conv, (x, w, *b), exact)
+        yield Trial(Conv2dDgrad(*geometry, size=size), (dy, w), exact)
+        yield Trial(Conv2dWgrad(*geometry, kernel=kernel), (x, dy), exact)
+        yield Trial(FusedConv2d(*geometry, activation="relu"), (x, w, *b), exact)
+        yield Trial(FusedConv2dDgrad(*geometry, size=size, mask="relu"), (dy, w, x), exact)
+        yield Trial(FusedConv2dWgrad(*geometry, kernel=kernel), (x, dy), exact)
+        if min(y.shape[2:]) < 2:
+            continue
+        pooled = FusedConv2d(*geometry, activation="relu", pool=2)
+        yield Trial(pooled, (x, w, *b), exact)
+        index = pooled.reference(x, w, *b)[1]
+        dyp = make(index.shape, at + 200)
+        for needs_dx, has_bias, mask in ((True, True, "relu"), (False, True, "none")):
+            op = PooledConv2dGrad(*geometry, size, kernel, mask, needs_dx, has_bias)
+            yield Trial(op, (x, w, dyp, index), exact)
+
+
+class TestConvolution:
+    @pytest.mark.parametrize("part", range(5))
+    def test_zoo(self, backend: Backend, rung: str, part: int) -> None:
+        cases = list(enumerate(CONV))[part::5]
+        check([t for at, case in cases for t in convolutions(case, at)], backend, rung)
+
+    def test_row_major_memory(self, backend: Backend, rung: str) -> None:
+        x, w, b = integers((2, 3, 9, 8), 0), integers((6, 3, 3, 2), 1), integers((6,), 2)
+        trials = []
+        for orders in itertools.product((ROW_MAJOR, NHWC), repeat=3):
+            x_order, w_order, y_order = orders
+            fused = FusedConv2d((2, 1), (1, 1), activation="relu")
+            pooled = FusedConv2d((2, 1), (1, 1), activation="relu", pool=2)
+            forward = (x_order, w_order, None, y_order, y_order)
+            trials += [Trial(op, (x, w, b), True, layouts=forward) for op in (fused, pooled)]
+            dy = integers(fused.infer(*specs_of(x, w))[0].shape, 3)
+            dgrad = FusedConv2dDgrad((2, 1), (1, 1), size=(9, 8), mask="relu")
+            backward = (y_order, w_order, x_order, x_order)
+            trials.append(Trial(dgrad, (dy, w, x), True, layouts=backward))
+            wgrad = FusedConv2dWgrad((2, 1), (1, 1), kernel=(3, 2))
+            trials.append(Trial(wgrad, (x, dy), True, layouts=(x_order, y_order, w_order)))
+            plain = (Conv2d((2, 1), (1, 1)), (x, w, b), True)
+            trials.append(Trial(*plain, layouts=(x_order, w_order, None, y_order)))
+        check(trials, backend, rung)
+
+    def test_not_finite(self, backend: Backend, rung: str) -> None:
+        x, w = normals((2, 3, 8, 8), 0), normals((4, 3, 3, 3), 1)
+        dy = normals((2, 4, 8, 8), 2)
+        x[0, 1, 3, 3], x[1, 2, 0, 5], dy[1, 3, 4, 4] = np.nan, np.inf, -np.inf
+        geometry = ((1, 1), (1, 1))
+        trials = [
+            Trial(Conv2d(*geometry), (x, w)),
+            Trial(FusedConv2d(*geometry, activation="relu", pool=2), (x, w)),
+            Trial(Conv2dDgrad(*geometry, size=(8, 8)), (dy, w)),
+            Trial(Conv2dWgrad(*geometry, kernel=(3, 3)), (x, dy)),
+            Trial(FusedConv2dDgrad(*geometry, size=(8, 8), mask="relu"), (dy, w, x)),
+        ]
+        check(trials, backend, rung)
+
+    def test_lenet_layers(self, backend: Backend, rung: str) -> None:
+        """The shapes that training meets, at a batch that leaves tails."""
+        trials = []
+        for c, k, side in ((1, 16, 28), (16, 32, 14)):
+            x, w, b = normals((5, c, side, side), c), normals((k, c, 3, 3), 1), normals((k,), 2)
+            forward = FusedConv2d(padding=(1, 1), activation="relu", pool=2)
+            order = ROW_MAJOR if c == 1 else None
+            trials.append(Trial(forward, (x, w, b), layouts=(order,)))
+            y, index = forward.reference(x, w, b)
+            dyp = normals(y.shape, 3)
+            backward = PooledConv2dGrad(
+                padding=(1, 1), size=(side, side), kernel=(3, 3), needs_dx=c > 1
+            )
+            trials.append(Trial(backward, (x, w, dyp, index), layouts=(order,)))
+        check(trials, backend, rung)
+
+
+def specs_of(*arrays: np.ndarray):  # type: ignore[no-untyped-def]
+    from convloom.ir import TensorSpec
+
+    return [TensorSpec(a.shape, str(a.dtype)) for a in arrays]
+
+
+# Linear ---------------------------------------------------------------------------------------
+
+
+class TestLinear:
+    SIZES = ((1, 1, 1), (2, 5, 3), (31, 33, 7), (33, 130, 13), (130, 70, 24), (65, 129, 66))
+
+    def trials(self, n: int, i: int, o: int, exact: bool, bias: bool) -> Iterator[Trial]:
+        make = integers if exact else normals
+        x, w, b, dy = make((n, i), 0), make((o, i), 1), make((o,), 2), make((n, o), 3)
+        yield Trial(Linear(), (x, w, b) if bias else (x, w), exact)
+        yield Trial(LinearDgrad(), (dy, w), exact)
+        yield Trial(LinearWgrad(), (x, dy), exact)
+        yield Trial(FusedLinear("relu"), (x, w, b), exact)
+        yield Trial(FusedLinearDgrad("relu"), (dy, w, x), exact)
+        yield Trial(FusedLinearWgrad(), (x, dy), exact)
+
+    def test_zoo(self, backend: Backend, rung: str) -> None:
+        trials: list[Trial] = []
+        for case in LINEAR:
+            (n, i), (o, _) = case.shapes[:2]
+            trials += self.trials(n, i, o, exact=i % 2 == 1, bias=len(case.shapes) > 2)
+        check(trials, backend, rung)
+
+    def test_tails(self, backend: Backend, rung: str) -> None:
+        trials: list[Trial] = []
+        for n, i, o in self.SIZES:
+            trials += self.trials(n, i, o, exact=True, bias=True)
+        trials += self.trials(40, 300, 20, exact=False, bias=False)
+        check(trials, backend, rung)
+
+    def test_weight_in_the_order_of_a_flattened_image(self, backend: Backend, rung: str) -> None:
+        flat = flattened_nhwc(3, 4, 5)
+        x, w, dy = integers((7, 60), 0), integers((9, 60), 1), integers((7, 9), 2)
+        masked: tuple[Layout | None, ...] = (None, flat, flat, flat)
+        trials = [
+            Trial(Linear(), (x, w), True, layouts=(flat, flat)),
+            Trial(LinearDgrad(), (dy, w), True, layouts=(None, flat, flat)),
+            Trial(LinearWgrad(), (x, dy), True, layouts=(flat, None, flat)),
+            Trial(FusedLinear("relu"), (x, w), True, layouts=(flat, flat)),
+            Trial(FusedLinearDgrad("relu"), (dy, w, x), True, layouts=masked),
+            Trial(FusedLinearWgrad(), (x, dy), True, layouts=(flat, None, flat)),
+        ]
+        check(trials, backend, rung)
+
+    def test_no_samples(self, backend: Backend, rung: str) -> None:
+        x, w, dy = np.zeros((0, 6), np.float32), integers((4, 6), 0), np.zeros((0, 4), np.float32)
+        trials = [
+            Trial(Linear(), (x, w), True),
+            Trial(LinearDgrad(), (dy, w), True),
+            Trial(LinearWgrad(), (x, dy), True),
+            Trial(FusedLinearWgrad(), (x, dy), True),
+            Trial(BiasGrad(), (dy,), True),
+        ]
+        check(trials, backend, rung)
+
+    def test_nan_stays_in_its_row(self, backend: Backend, rung: str) -> None:
+        x, w = normals((6, 50), 0), normals((11, 50), 1)
+        x[2, 49] = np.nan
+        check([Trial(FusedLinear("relu"), (x, w)), Trial(Linear(), (x, w))], backend, rung)
+
+
+# Element by element ----------------------------------------------------------------------------
+
+
+class TestElementwise:
+    def test_zoo(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for at, shape in enumerate(ELEMENTWISE):
+            a, b = with_specials(shape, 2 * at), with_specials(shape, 2 * at + 1)
+            counter = counter_vector(seed=2**63 + at, step=7)
+            mask = np.random.default_rng(at).integers(0, 2, shape).astype(np.uint8)
+            trials += [
+                Trial(ReLU(), (a,), True),
+                Trial(ReLUGrad(), (a, b), True),
+                Trial(Add(), (a, b), True),
+                Trial(Dropout(0.3, stream=99), (a, counter), True),
+                Trial(DropoutGrad(0.4), (b, mask), True),
+            ]
+        check(trials, backend, rung)
+
+    def test_other_orders(self, backend: Backend, rung: str) -> None:
+        x, counter = with_specials((3, 5, 7, 9), 0), counter_vector(3, 2**32 - 1)
+        flat = flattened_nhwc(3, 4, 5)
+        y = with_specials((7, 60), 1)
+        trials = [
+            Trial(ReLU(), (x,), True, layouts=(ROW_MAJOR, NHWC)),
+            Trial(ReLU(), (x,), True, layouts=(NHWC, ROW_MAJOR)),
+            Trial(Add(), (x, x), True, layouts=(ROW_MAJOR, NHWC, NHWC)),
+            Trial(ReLU(), (y,), True, layouts=(flat, flat)),
+            Trial(ReLUGrad(), (y, y), True, layouts=(flat, flat, flat)),
+            Trial(
+                Dropout(0.5, 2**32 - 1),
+                (x, counter),
+                True,
+                layouts=(ROW_MAJOR, None, ROW_MAJOR, ROW_MAJOR),
+            ),
+            Trial(Dropout(0.5, 1), (x[0, 0, 0], counter), True),
+            *(Trial(Dropout(p, 1), (normals((4, 100), 0), counter), True) for p in (0.0, 1.0)),
+        ]
+        check(trials, backend, rung)
+
+
+# Pooling ---------------------------------------------------------------------------------------
+
+
+class TestPool:
+    def test_max(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for case in MAX_POOL:
+            op = case.op
+            assert isinstance(op, MaxPool2d)
+            x = case.integers()[0]  # many ties
+            y, index = op.reference(x)
+            trials += [
+                Trial(op, (x,), True),
+                Trial(MaxPool2dGrad(x.shape[2:]), (integers(y.shape, 1), index), True),
+            ]
+        check(trials, backend, rung)
+
+    def test_max_passes_special_values(self, backend: Backend, rung: str) -> None:
+        op = MaxPool2d((3, 3), (2, 2), (1, 1))
+        low = np.full((1, 20, 4, 4), -np.inf, np.float32)
+        trials = [
+            Trial(op, (with_specials((1, 2, 5, 5), 3),), True),
+            Trial(MaxPool2d((2, 2), (2, 2)), (low,), True),
+        ]
+        check(trials, backend, rung)
+
+    def test_row_major_memory(self, backend: Backend, rung: str) -> None:
+        x, op = integers((2, 3, 8, 8), 0), MaxPool2d((3, 3), (2, 2))
+        y, index = op.reference(x)
+        trials = []
+        for a, b in itertools.product((ROW_MAJOR, NHWC), repeat=2):
+            trials.append(Trial(op, (x,), True, layouts=(a, b, b)))
+            trials.append(Trial(MaxPool2dGrad((8, 8)), (y, index), True, layouts=(b, b, a)))
+        check(trials, backend, rung)
+
+    def test_average(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for case in AVG_POOL:
+            op = case.op
+            x = case.inputs(dtype="float32")[0]
+            dy = normals(op.infer(*case.specs())[0].shape, 1)
+            attributes = {field.name: getattr(op, field.name) for field in fields(op)}
+            grad = AvgPool2dGrad(**attributes, size=x.shape[2:])
+            trials += [Trial(op, (x,)), Trial(grad, (dy,))]
+        check(trials, backend, rung)
+
+
+# Moving elements -------------------------------------------------------------------------------
+
+
+class TestShape:
+    def test_concat_and_slice(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for rest in ((), (4,), (4, 5)):
+            parts = tuple(integers((3, c, *rest), c) for c in (1, 4, 17))
+            whole = np.concatenate(parts, axis=1)
+            trials += [Trial(Concat(), parts, True), Trial(Slice(1, 5), (whole,), True)]
+        mixed = tuple(integers((3, c, 4, 5), c) for c in (3, 2))
+        trials.append(Trial(Concat(), mixed, True, layouts=(ROW_MAJOR, NHWC, ROW_MAJOR)))
+        trials.append(Trial(Concat(), mixed, True, layouts=(ROW_MAJOR, NHWC, NHWC)))
+        check(trials, backend, rung)
+
+    def test_reordering_reshapes(self, backend: Backend, rung: str) -> None:
+        shape, flat = (2, 5, 9, 13), flattened_nhwc(5, 9, 13)
+        x, trials = integers(shape, 0), []
+        y = x.reshape(2, -1)
+        for before, after in itertools.product((NHWC, ROW_MAJOR), (flat, ROW_MAJOR)):
+            trials.append(Trial(Flatten(), (x,), True, layouts=(before, after)))
+            trials.append(Trial(Unflatten(shape[1:]), (y,), True, layouts=(after, before)))
+        check(trials, backend, rung)
+
+
+# Loss and metrics ------------------------------------------------------------------------------
+
+
+class TestLoss:
+    @pytest.mark.parametrize("smoothing", (0.0, 0.1))
+    def test_zoo(self, backend: Backend, rung: str, smoothing: float) -> None:
+        trials = []
+        for at, (n, classes) in enumerate(CLASSES):
+            logits = 5 * normals((n, classes), at)
+            labels = np.random.default_rng(at).integers(0, classes, n)
+            weights = np.abs(normals((n, classes), at + 1))
+            probability = SoftmaxCrossEntropy().reference(logits, labels)[1]
+            dloss = np.array(0.7, np.float32)
+            for kind, target in (("index", labels), ("probability", weights)):
+                if kind == "probability" and at % 2:
+                    continue
+                trials += [
+                    Trial(SoftmaxCrossEntropy(smoothing, kind), (logits, target)),
+                    Trial(SoftmaxCrossEntropyGrad(smoothing, kind), (probability, target, dloss)),
+                ]
+            ties = integers((n, classes), at)
+            trials.append(Trial(TopKCorrect(5), (ties, labels), True))
+        check(trials, backend, rung)
+
+    def test_many_samples(self, backend: Backend, rung: str) -> None:
+        logits = normals((1500, 10), 0)
+        labels = np.random.default_rng(0).integers(0, 10, 1500)
+        trials = [
+            Trial(SoftmaxCrossEntropy(), (logits, labels), tolerance=1e-6),
+            Trial(TopKCorrect(3), (logits, labels), True),
+        ]
+        check(trials, backend, rung)
+
+    def test_far_apart_and_huge_logits(self, backend: Backend, rung: str) -> None:
+        zero, op = np.zeros(1, np.int64), SoftmaxCrossEntropy()
+        trials = [
+            Trial(op, (np.array([[-431, 279, 427]], np.float32), zero), True),
+            Trial(op, (np.full((1, 2), 1e8, np.float32), zero), tolerance=1e-7),
+        ]
+        check(trials, backend, rung)
+
+    def test_not_finite(self, backend: Backend, rung: str) -> None:
+        logits = normals((4, 40), 0)
+        logits[1, 3], logits[2, 5], logits[3, 6] = np.nan, -np.inf, np.inf
+        target = np.array([0, 1, 2, 3])
+        trials = [Trial(SoftmaxCrossEntropy(), (logits, target))]
+        ranked = integers((50, 33), 0, high=20)
+        ranked[3, 4], ranked[4, :] = np.nan, np.nan
+        labels = np.random.default_rng(1).integers(0, 33, 50)
+        trials += [Trial(TopKCorrect(k), (ranked, labels), True) for k in (1, 5, 50)]
+        check(trials, backend, rung)
+
+
+# Sums and updates ------------------------------------------------------------------------------
+
+
+class TestReductions:
+    def test_bias(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for shape in ((1, 1), (33, 10), (3, 17, 5, 7), (70, 33, 9, 6), (2, 5, 40), (300, 3, 8, 8)):
+            orders = (ROW_MAJOR, NHWC) if len(shape) == 4 else (ROW_MAJOR,)
+            for order in orders:
+                trials.append(Trial(BiasGrad(), (integers(shape, 0),), True, layouts=(order,)))
+                trials.append(Trial(BiasGrad(), (normals(shape, 1),), layouts=(order,)))
+        check(trials, backend, rung)
+
+    def test_norm(self, backend: Backend, rung: str) -> None:
+        gradients = tuple(normals(s, i) for i, s in enumerate(TestUpdate.SHAPES))
+        trials = [
+            Trial(GradientNorm(), gradients, tolerance=1e-12),
+            Trial(GradientNorm(), (np.full(3, np.inf, np.float32),)),
+            Trial(GradientNorm(), tuple(normals((i + 1,), i) for i in range(19)), tolerance=1e-12),
+        ]
+        check(trials, backend, rung)
+
+
+class TestUpdate:
+    SHAPES = ((3,), (17, 5), (9_000,), (1,), (2, 3, 3, 3), (256,))
+    RATES = (1.0, 1.0, 2.0, 0.1, 1.0, 1.0)
+    DECAYS = (1.0, 0.0, 0.5, 1.0, 1.0, 0.0)
+
+    def tensors(self, groups: int) -> tuple[np.ndarray, ...]:
+        made = [normals(s, 10 * g + i) for g in range(groups) for i, s in enumerate(self.SHAPES)]
+        last = len(self.SHAPES)
+        return (*made[:-last], *(np.abs(v) for v in made[-last:]))  # second moments
+
+    def test_sgd(self, backend: Backend, rung: str) -> None:
+        rates = hyper_vector({"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "max_norm": 1.0})
+        trials = []
+        for nesterov, clip in itertools.product((False, True), repeat=2):
+            op = SGD(self.DECAYS, self.RATES, clip, nesterov=nesterov)
+            norm = (np.array([3.0]),) if clip else ()
+            trials.append(Trial(op, (rates, *norm, *self.tensors(3))))
+        check(trials, backend, rung)
+
+    def test_adamw(self, backend: Backend, rung: str) -> None:
+        rates = hyper_vector(
+            {
+                **{"lr": 0.01, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+                **{"max_norm": 1.0, "bias1": 0.1, "bias2": 0.001},
+            }
+        )
+        trials = []
+        for clip in (False, True):
+            norm = (np.array([3.0]),) if clip else ()
+            op = AdamW(self.DECAYS, self.RATES, clip)
+            trials.append(Trial(op, (rates, *norm, *self.tensors(4))))
+        check(trials, backend, rung)
+
+    def test_many_parameters(self, backend: Backend, rung: str) -> None:
+        """More tensors than one launch takes."""
+        count = 21
+        tensors = tuple(normals((i % count + 1, 7), i) for i in range(3 * count))
+        rates = hyper_vector({"lr": 0.1, "momentum": 0.9})
+        op = SGD((1.0,) * count, (1.0,) * count)
+        check([Trial(op, (rates, *tensors))], backend, rung)
+
+
+def test_naive_fuses_nothing(backend: Backend) -> None:
+    x, w = integers((2, 3, 8, 8), 0), integers((4, 3, 3, 3), 1)
+    trials = [
+        Trial(FusedConv2d(activation="relu"), (x, w)),
+        Trial(FusedLinear("relu"), (integers((2, 3), 0), integers((4, 3), 0))),
+    ]
+    assert check(trials, backend, "naive", every=True) == 0
+    assert check(trials, backend, "fused") == 2
