@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cudasim.build import Workshop, shared_workshop
@@ -13,6 +15,8 @@ from convloom.backends.cudasim.machine import Call, Extent, Pointer, Settings
 from convloom.backends.cudasim.memory import ArenaMaker
 from convloom.backends.cudasim.modes import MODES
 
+#: Every test of this folder compiles, most with sanitizers.
+NEEDS_GCC = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ here")
 KERNELS = Path(__file__).parent / "kernels"
 DEFAULT = Settings()
 _workshops: dict[str, Workshop] = {}

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from convloom.backends.cpu.pool import default_threads
-from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Tensor
+from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Specialisation, Tensor
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
 from convloom.backends.cudasim.build import Function, Workshop
 from convloom.backends.cudasim.machine import Call, Extent, Pointer, Settings
 from convloom.backends.cudasim.memory import ArenaMaker, CudaSimStorage
 from convloom.backends.cudasim.modes import SimulationError, patience
 from convloom.backends.host import HostExecutable
-from convloom.ir import TRANSIENT, Buffer, Plan, Step
-
-#: Tensors of the flat arenas are padded to this; a kernel that walks them all touches the padding.
-_PADDED = 64
+from convloom.ir import Plan, Step
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The launches of a step, and every byte that they may touch."""
+    """The launches of a step.
+
+    Attributes:
+        constant: bytes that they may read only.
+        made: bytes that hold nothing yet when the step begins.
+    """
 
     title: str
     calls: tuple[Call, ...]
+    constant: tuple[Extent, ...]
+    made: tuple[Extent, ...]
 
 
 class CudaSimExecutable(HostExecutable):
@@ -46,17 +50,7 @@ class CudaSimExecutable(HostExecutable):
         functions = workshop.load(
             phase.kernel for step in plan.steps for phase in _launch(step).phases
         )
-        self._steps = [
-            _Step(
-                step.node.title,
-                tuple(
-                    self._call(step, phase, functions[phase.kernel])
-                    for phase in _launch(step).phases
-                    if phase.blocks > 0
-                ),
-            )
-            for step in plan.steps
-        ]
+        self._steps = [self._step(step, functions) for step in plan.steps]
 
     @property
     def storage(self) -> CudaSimStorage:
@@ -81,6 +75,9 @@ class CudaSimExecutable(HostExecutable):
             SimulationError: a kernel did what no kernel may.
         """
         step = self._steps[index]
+        for extent in step.made:
+            # NaN in every float type: a kernel that adds to what it should set is found out.
+            self._bytes(extent)[...] = 0xFF
         for call in step.calls:
             if self._workshop.mode.orders > 1:
                 self._launch_in_orders(step, call)
@@ -103,11 +100,21 @@ class CudaSimExecutable(HostExecutable):
             after = self._snapshot(call.open)
             if first is None:
                 first = after
+                self._check_constants(step, call, before, after)
             elif any(not np.array_equal(a, b) for a, b in zip(first, after, strict=True)):
                 raise SimulationError(
                     f"{step.title}: kernel {call.kernel}, its results change with the order in "
                     "which threads and blocks run; look for a missing barrier, or for two threads "
                     "that write one element"
+                )
+
+    def _check_constants(
+        self, step: _Step, call: Call, before: list[np.ndarray], after: list[np.ndarray]
+    ) -> None:
+        for extent, old, new in zip(call.open, before, after, strict=True):
+            if extent in step.constant and not np.array_equal(old, new):
+                raise SimulationError(
+                    f"{step.title}: kernel {call.kernel} writes to an input of its step"
                 )
 
     def _snapshot(self, extents: Sequence[Extent]) -> list[np.ndarray]:
@@ -116,6 +123,19 @@ class CudaSimExecutable(HostExecutable):
     def _bytes(self, extent: Extent) -> np.ndarray:
         arena = self._arenas[self._arena_of[extent.arena]]
         return arena[extent.offset : extent.offset + extent.nbytes]
+
+    def _step(self, step: Step, functions: Mapping[Specialisation, Function]) -> _Step:
+        phases = [phase for phase in _launch(step).phases if phase.blocks > 0]
+        inputs = self._extents(step.node.inputs)
+        made = self._extents(step.node.outputs)
+        if step.workspace is not None:
+            made += self._extents([step.workspace])
+        return _Step(
+            title=step.node.title,
+            calls=tuple(self._call(step, phase, functions[phase.kernel]) for phase in phases),
+            constant=tuple(i for i in inputs if not any(_overlap(i, o) for o in made)),
+            made=tuple(o for o in made if not any(_overlap(i, o) for i in inputs)),
+        )
 
     def _call(self, step: Step, phase: Phase, function: Function) -> Call:
         arguments = tuple(self._argument(argument, step) for argument in phase.arguments)
@@ -143,20 +163,27 @@ class CudaSimExecutable(HostExecutable):
         return Pointer(self._numbers[buffer.arena], buffer.offset + argument.offset)
 
     def _open(self, step: Step) -> tuple[Extent, ...]:
-        """The tensors of a step and its workspace."""
+        """What a step may touch: its tensors and its workspace."""
         names = [*step.node.inputs, *step.node.outputs]
         if step.workspace is not None:
             names.append(step.workspace)
-        extents = (self._extent(name, self._plan.buffers[name]) for name in names)
-        return tuple(dict.fromkeys(extents))
+        return tuple(dict.fromkeys(self._extents(names)))
 
-    def _extent(self, name: str, buffer: Buffer) -> Extent:
-        spec = self._plan.graph.specs.get(name)
-        nbytes = spec.nbytes if spec is not None else buffer.nbytes
-        if buffer.arena != TRANSIENT:
-            nbytes = -(-nbytes // _PADDED) * _PADDED
-        limit = self._arenas[buffer.arena].nbytes - buffer.offset
-        return Extent(self._numbers[buffer.arena], buffer.offset, min(nbytes, limit))
+    def _extents(self, names: Iterable[str]) -> list[Extent]:
+        buffers, specs = self._plan.buffers, self._plan.graph.specs
+        return [
+            Extent(
+                self._numbers[buffers[name].arena],
+                buffers[name].offset,
+                specs[name].nbytes if name in specs else buffers[name].nbytes,
+            )
+            for name in names
+        ]
+
+
+def _overlap(a: Extent, b: Extent) -> bool:
+    same = a.arena == b.arena
+    return same and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 def _check_arguments(step: Step, phase: Phase, letters: str) -> None:

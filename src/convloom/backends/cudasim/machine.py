@@ -8,6 +8,7 @@ the standard library.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import json
 import mmap
@@ -22,6 +23,11 @@ import threading
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Protocol
+
+#: Milliseconds between two looks at what else there is to do while a launch runs.
+_PULSE = 100
+#: Runtimes share the process's signal handlers, so their launches take turns.
+_one_launch = threading.Lock()
 
 
 class MachineError(Exception):
@@ -151,7 +157,6 @@ class Machine:
         )
         self._libraries: dict[str, _Library] = {}
         self._arenas: dict[int, tuple[mmap.mmap, int, int]] = {}
-        self._lock = threading.Lock()
 
     def map_arena(self, number: int, descriptor: int, nbytes: int) -> None:
         """Make the file ``descriptor`` known as an arena."""
@@ -215,12 +220,23 @@ class Machine:
             open=opened,
             open_count=len(opened),
         )
-        with self._lock:
+        with _one_launch:
             self._runtime.convloom_sim_configure(*settings)
-            if not self._runtime.convloom_sim_launch(ctypes.byref(launch)):
-                return ""
-            text: bytes = self._runtime.convloom_sim_error()
+            failed = self._runtime.convloom_sim_launch(ctypes.byref(launch)) or self._wait()
+            text: bytes = self._runtime.convloom_sim_error() if failed else b""
             return text.decode(errors="replace")
+
+    def _wait(self) -> bool:
+        """Wait for the launch; returns whether it failed. Ctrl-C ends it."""
+        try:
+            while (status := self._runtime.convloom_sim_wait(_PULSE)) < 0:
+                pass  # Python's signal handlers run here
+        except BaseException:
+            self._runtime.convloom_sim_stop()
+            while self._runtime.convloom_sim_wait(_PULSE) < 0:
+                pass
+            raise
+        return bool(status)
 
     def _word(self, argument: Pointer | int | float, letter: str) -> int:
         """An argument as the 64-bit word of entry.h."""
@@ -262,6 +278,14 @@ class RemoteMachine:
         self._libraries: dict[str, tuple[int, Variables]] = {}
         self._child: _Child | None = None
         self._lock = threading.RLock()
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the child; the next launch starts another."""
+        with self._lock:
+            child, self._child = self._child, None
+            if child is not None:
+                child.close()
 
     def map_arena(self, number: int, descriptor: int, nbytes: int) -> None:
         """Make the file ``descriptor`` known as an arena; it must stay open until forgotten."""
@@ -298,6 +322,11 @@ class RemoteMachine:
         except (EOFError, ConnectionError):
             self._child = None
             raise MachineError(child.last_words()) from None
+        except BaseException:
+            # Ctrl-C: an answer would still come, and be taken for the next request's.
+            self._child = None
+            child.close()
+            raise
 
     def _living(self) -> _Child:
         if self._child is None or not self._child.alive():
@@ -324,6 +353,7 @@ class _Child:
                 stderr=self._log,
                 pass_fds=[theirs.fileno()],
                 env=environment,
+                start_new_session=True,  # Ctrl-C is for the parent to answer
             )
         self._connection = Connection(os.dup(ours.fileno()))
         self.request("ready")
@@ -346,11 +376,18 @@ class _Child:
         """Hand over a file descriptor."""
         self.request("map", number, nbytes, descriptor=descriptor)
 
+    def close(self) -> None:
+        """End the child."""
+        self._connection.close()
+        self._socket.close()
+        if self._owner == os.getpid():
+            self._process.kill()
+            self._process.wait()
+
     def last_words(self) -> str:
         """What the ended child wrote to stderr, in one line, and where the whole text lies."""
         self._process.wait()
-        self._connection.close()
-        self._socket.close()
+        self.close()
         self._log.seek(0)
         text = self._log.read().decode(errors="replace")
         self._log.close()

@@ -104,6 +104,8 @@ CONVLOOM_SIM_BINARY(fmod)
 CONVLOOM_SIM_BINARY(copysign)
 double fma(double, double, double) noexcept;
 float fmaf(float, float, float) noexcept;
+double nan(const char*) noexcept;
+float nanf(const char*) noexcept;
 int abs(int) noexcept;
 long long llabs(long long) noexcept;
 }

@@ -49,6 +49,11 @@ inline void prepare_worker_signals() {
     stack.ss_sp = malloc(nbytes);
     stack.ss_size = nbytes;
     sigaltstack(&stack, nullptr);
+}
+
+// A process may hold several runtimes, whose launches take turns: each has its handlers in place
+// while it runs. This one stays, because the default action would end the process.
+inline void catch_wake() {
     struct sigaction action = {};
     action.sa_handler = on_wake;
     action.sa_flags = SA_NODEFER | SA_ONSTACK;

@@ -3,7 +3,8 @@
 //
 // Blocks do not depend on each other (a kernel may not wait for another block), so which worker
 // runs which block does not show in the results. One launch at a time; backends/cudasim/machine.py
-// serialises. The caller waits as a watchdog while the workers work.
+// serialises, and keeps asking whether it is over: that is when the watchdog looks at the clock,
+// and when Python can answer to Ctrl-C.
 #include <link.h>
 #include <time.h>
 
@@ -240,38 +241,40 @@ bool start_workers(u32 wanted) {
     return true;
 }
 
-timespec after(double seconds) {
+double now() {
     timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    const long whole = long(seconds);
-    t.tv_sec += whole;
-    t.tv_nsec += long((seconds - double(whole)) * 1e9);
-    if (t.tv_nsec >= 1'000'000'000) ++t.tv_sec, t.tv_nsec -= 1'000'000'000;
-    return t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
 }
 
-// Waits, with the mutex held, until the workers are done. When no block has ended for so long that
-// patience is over, asks them to stop at the next barrier; a second later, interrupts them.
-void wait_for_workers() {
-    u64 ended = 0;
-    bool asked = false;
-    while (still_busy > 0) {
-        if (config.patience <= 0) {
-            pthread_cond_wait(&job_done, &mutex);
-            continue;
-        }
-        const timespec limit = after(asked ? 1.0 : config.patience);
-        if (pthread_cond_timedwait(&job_done, &mutex, &limit) == 0) continue;
-        const u64 now_ended = __atomic_load_n(&blocks_ended, __ATOMIC_SEQ_CST);
-        if (now_ended != ended && !asked) {
-            ended = now_ended;
-        } else if (!asked) {
-            asked = true;
-            __atomic_store_n(&told_to_stop, 1, __ATOMIC_SEQ_CST);
-        } else {
-            for (u32 i = 0; i < job_workers; ++i)
-                if (workers[i].busy) pthread_kill(workers[i].thread, wake_signal());
-        }
+// ---- the watchdog: stops a launch in which no block ends for longer than patience lasts
+
+struct Watch {
+    u64 blocks_ended;  // as it was seen last,
+    double since;      // and since when
+    bool asked;        // whether the workers have been told to stop
+};
+Watch watch;
+constexpr double kGrace = 1.0;  // seconds that a worker has for coming to a barrier
+
+void ask_to_stop() {
+    watch.asked = true;
+    watch.since = now();
+    __atomic_store_n(&told_to_stop, 1, __ATOMIC_SEQ_CST);
+}
+
+void look_after_workers() {
+    const double time = now();
+    const u64 ended = __atomic_load_n(&blocks_ended, __ATOMIC_SEQ_CST);
+    if (watch.asked) {
+        if (time - watch.since < kGrace) return;
+        for (u32 i = 0; i < job_workers; ++i)
+            if (workers[i].busy) pthread_kill(workers[i].thread, wake_signal());
+    } else if (ended != watch.blocks_ended) {
+        watch.blocks_ended = ended;
+        watch.since = time;
+    } else if (config.patience > 0 && time - watch.since > config.patience) {
+        ask_to_stop();
     }
 }
 
@@ -303,7 +306,8 @@ CONVLOOM_SIM_API void convloom_sim_configure(int workers, int order, unsigned lo
 
 CONVLOOM_SIM_API const char* convloom_sim_error() { return convloom_sim::error; }
 
-// Runs all blocks. 0: fine; else convloom_sim_error() says what was wrong.
+// Starts all blocks of a launch, which must stay in memory until convloom_sim_wait says that it is
+// over. 0: started; else convloom_sim_error() says why not.
 CONVLOOM_SIM_API int convloom_sim_launch(const convloom_sim::Launch* launch) {
     using namespace convloom_sim;
     error[0] = '\0';
@@ -321,17 +325,40 @@ CONVLOOM_SIM_API int convloom_sim_launch(const convloom_sim::Launch* launch) {
     while (greatest_common_divisor(stride, launch->blocks) != 1) ++stride;
 
     close_global(*launch);
+    catch_wake();
     catch_faults();
     pthread_mutex_lock(&mutex);
     failed = told_to_stop = 0;
     next_block = blocks_ended = 0;
+    watch = {0, now(), false};
     job = launch;
     job_workers = still_busy = count;
     ++job_number;
     pthread_cond_broadcast(&job_posted);
-    wait_for_workers();
     pthread_mutex_unlock(&mutex);
+    return 0;
+}
+
+// Waits for the launch, but no longer than `milliseconds`. -1: it still runs; 0: it is over; 1: it
+// has failed and convloom_sim_error() says how.
+CONVLOOM_SIM_API int convloom_sim_wait(int milliseconds) {
+    using namespace convloom_sim;
+    timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_nsec += long(milliseconds) * 1'000'000;
+    limit.tv_sec += limit.tv_nsec / 1'000'000'000;
+    limit.tv_nsec %= 1'000'000'000;
+    pthread_mutex_lock(&mutex);
+    while (still_busy > 0 && pthread_cond_timedwait(&job_done, &mutex, &limit) == 0) {
+    }
+    const bool over = still_busy == 0;
+    if (!over) look_after_workers();
+    pthread_mutex_unlock(&mutex);
+    if (!over) return -1;
     release_faults();
-    open_global(*launch);
+    open_global(*job);
     return failed;
 }
+
+// Ends the launch early; convloom_sim_wait says when.
+CONVLOOM_SIM_API void convloom_sim_stop() { convloom_sim::ask_to_stop(); }
