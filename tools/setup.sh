@@ -26,7 +26,7 @@ find_python() {
             python=$candidate
             return
         fi
-        found="$found $candidate ($("$candidate" --version 2>&1))"
+        found="$found $candidate ($("$candidate" --version 2>&1 || echo unusable))"
     done
     [ -z "$found" ] || fail "convloom needs Python 3.11 or newer; found only$found." \
         "Install a newer one and name it: make PYTHON=/path/to/python3.12 ..."
