@@ -187,6 +187,7 @@ class Workshop:
         if todo:
             count = sum(len(units[i].kernels) for i in todo)
             with announced(count, f"{self.compiler.name} for the simulator"):
+                self._workplace()  # made here, as threads that build could each make one
                 assert self.runtime  # built first: kernels are linked to it
                 built = in_parallel(lambda i: self._build(units[i], paths[i]), todo)
             for i, path in zip(todo, built, strict=True):
