@@ -1,0 +1,178 @@
+"""Every kernel file of every rung compiles for every architecture; no GPU is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from convloom.backends.cache import ObjectCache
+from convloom.backends.cuda import create
+from convloom.backends.cuda.device import architecture
+from convloom.backends.cuda.launch import Specialisation
+from convloom.backends.cuda.nvrtc import SOURCES, Compiler, describe
+from convloom.backends.cuda.resident import Crops, kernels
+from convloom.backends.cuda.selectors import RUNGS
+from convloom.ir import ROW_MAJOR, Layout
+from convloom.ops import (
+    SGD,
+    AdamW,
+    Add,
+    AvgPool2d,
+    AvgPool2dGrad,
+    BiasGrad,
+    Concat,
+    Conv2d,
+    Conv2dDgrad,
+    Conv2dWgrad,
+    Dropout,
+    DropoutGrad,
+    Flatten,
+    FusedConv2d,
+    FusedConv2dDgrad,
+    FusedConv2dWgrad,
+    FusedLinear,
+    FusedLinearDgrad,
+    FusedLinearWgrad,
+    GradientNorm,
+    Linear,
+    LinearDgrad,
+    LinearWgrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+    PooledConv2dGrad,
+    ReLU,
+    ReLUGrad,
+    Slice,
+    SoftmaxCrossEntropy,
+    SoftmaxCrossEntropyGrad,
+    TopKCorrect,
+    Unflatten,
+)
+from convloom.ops.base import Op
+from convloom.ops.control import counter_vector, hyper_vector
+from tests.backends.harness import one_node
+
+#: Every generation in use, Turing to Blackwell.
+CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
+
+#: Bytes that a kernel may keep in local memory: at a limit that lets two blocks share a
+#: multiprocessor ptxas sets a register or two aside, once, outside of the loops.
+FEW = 16
+
+Problem = tuple[Op, tuple[np.ndarray, ...], Sequence[Layout | None] | None]
+
+
+def f(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def i(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int32)
+
+
+def problems() -> Iterator[Problem]:
+    """Every op, on shapes that each of its kernels serves."""
+    g = ((1, 1), (1, 1), (1, 1), 1)  # stride, padding, dilation, groups
+    relu = {"activation": "relu"}
+    for channels, filters in ((3, 16), (16, 32), (64, 64)):
+        x, w, b, y = f(8, channels, 12, 12), f(filters, channels, 3, 3), f(filters), (12, 12)
+        dy, pooled = f(8, filters, 12, 12), f(8, filters, 6, 6)
+        index = np.zeros(pooled.shape, np.uint8)
+        yield Conv2d(*g), (x, w, b), None
+        yield Conv2d(*g), (x, w, b), (ROW_MAJOR,)
+        yield Conv2dDgrad(*g, size=y), (dy, w), None
+        yield Conv2dWgrad(*g, kernel=(3, 3)), (x, dy), None
+        yield Conv2dWgrad(*g, kernel=(3, 3)), (x, dy), (ROW_MAJOR,)
+        yield FusedConv2d(*g, **relu), (x, w, b), None
+        yield FusedConv2d(*g, **relu, pool=2), (x, w, b), None
+        yield FusedConv2dDgrad(*g, size=y, mask="relu"), (dy, w, x), None
+        yield FusedConv2dWgrad(*g, kernel=(3, 3)), (x, dy), None
+        for needs_dx, mask in ((True, "relu"), (False, "none")):
+            op = PooledConv2dGrad(*g, y, (3, 3), mask, needs_dx, True)
+            yield op, (x, w, pooled, index), None
+    yield Conv2d((4, 4), (2, 2), (1, 1), 2), (f(2, 6, 23, 18), f(10, 3, 11, 11), f(10)), None
+    for n, inside, outside in ((8, 40, 10), (64, 512, 256)):
+        x, w, b, dy = f(n, inside), f(outside, inside), f(outside), f(n, outside)
+        yield Linear(), (x, w, b), None
+        yield LinearDgrad(), (dy, w), None
+        yield LinearWgrad(), (x, dy), None
+        yield FusedLinear("relu"), (x, w, b), None
+        yield FusedLinearDgrad("relu"), (dy, w, x), None
+        yield FusedLinearWgrad(), (x, dy), None
+        yield BiasGrad(), (dy,), None
+    image, small = f(4, 6, 9, 8), f(4, 6, 4, 4)
+    yield BiasGrad(), (image,), None
+    yield MaxPool2d((2, 2), (2, 2)), (image,), None
+    yield MaxPool2dGrad((9, 8)), (small, i(4, 6, 4, 4)), None
+    yield AvgPool2d((2, 2), (2, 2)), (image,), None
+    yield AvgPool2dGrad((2, 2), (2, 2), size=(9, 8)), (small,), None
+    yield ReLU(), (image,), None
+    yield ReLUGrad(), (image, image), None
+    yield Add(), (image, image), None
+    yield Dropout(0.3, 1), (image, counter_vector(1, 2)), None
+    yield DropoutGrad(0.3), (image, np.zeros(image.shape, np.uint8)), None
+    yield Concat(), (image, image), None
+    yield Slice(1, 3), (image,), None
+    yield Flatten(), (image,), None
+    yield Unflatten((6, 9, 8)), (f(4, 432),), None
+    for k in (10, 1000):
+        logits, labels, soft = f(8, k), np.zeros(8, np.int64), f(8, k)
+        yield SoftmaxCrossEntropy(0.1), (logits, labels), None
+        yield SoftmaxCrossEntropy(0.1, "probability"), (logits, soft), None
+        yield SoftmaxCrossEntropyGrad(0.1), (logits, labels, f()), None
+        yield SoftmaxCrossEntropyGrad(0.1, "probability"), (logits, soft, f()), None
+        yield TopKCorrect(), (logits, labels), None
+    hyper, norm, p = hyper_vector({"lr": 0.1}), np.ones(1), f(300)
+    yield SGD((1.0, 0.0), (1.0, 1.0)), (hyper, *[p] * 6), None
+    yield SGD((1.0,), (1.0,), nesterov=True, clip=True), (hyper, norm, *[p] * 3), None
+    yield AdamW((1.0, 0.0), (1.0, 1.0)), (hyper, *[p] * 8), None
+    yield AdamW((1.0,), (1.0,), clip=True), (hyper, norm, *[p] * 4), None
+    yield GradientNorm(), (p, f(7)), None
+
+
+@cache
+def specialisations() -> frozenset[Specialisation]:
+    """What all rungs need for all problems, and what begins and ends a resident step."""
+    backend, found = create(), set[Specialisation]()
+    for op, inputs, layouts in problems():
+        graph = one_node(op, inputs, layouts)
+        served = False
+        for rung in RUNGS:
+            selection = backend.select(graph.nodes[0], graph.specs, rung)
+            if selection is not None:
+                served = True
+                found |= {phase.kernel for phase in selection.launch.phases}
+        assert served, f"nothing runs {op}"
+    for crops in (None, Crops(4), Crops(4, reflect=True)):
+        found |= set(kernels((3, 32, 32), 9, crops))
+    return frozenset(found)
+
+
+@pytest.fixture
+def compiler(tmp_path: Path) -> Compiler:
+    pytest.importorskip("cuda.core", reason="needs cuda-core: pip install 'convloom[cuda13]'")
+    return Compiler(ObjectCache(tmp_path, "cuda", ".cubin"))
+
+
+def test_every_kernel_file_is_used() -> None:
+    """A kernel that no selector takes is dead; ``peak_*`` measure the machine instead."""
+    files = {
+        str(path.relative_to(SOURCES).with_suffix(""))
+        for path in SOURCES.glob("*/*.cu")
+        if not path.parent.name.startswith("peak_")
+    }
+    assert files - {one.source for one in specialisations()} == set()
+
+
+@pytest.mark.parametrize(
+    "capability",
+    [one if one == (9, 0) else pytest.param(one, marks=pytest.mark.slow) for one in CAPABILITIES],
+)
+def test_every_kernel_compiles(compiler: Compiler, capability: tuple[int, int]) -> None:
+    done = compiler.compile(specialisations(), architecture(capability))
+    spilled = {describe(one): made.usage for one, made in done.items() if made.usage.spilled > FEW}
+    assert spilled == {}
