@@ -1,5 +1,12 @@
 """Backends run plans. They are found by name; see ``convloom.backends.base``."""
 
-from convloom.backends.base import Backend, Executable, Storage, get_backend, resolve_device
+from convloom.backends.base import (
+    Backend,
+    DeviceError,
+    Executable,
+    Storage,
+    get_backend,
+    resolve_device,
+)
 
-__all__ = ["Backend", "Executable", "Storage", "get_backend", "resolve_device"]
+__all__ = ["Backend", "DeviceError", "Executable", "Storage", "get_backend", "resolve_device"]

@@ -56,6 +56,8 @@ class LiveLine:
 class TrainingDisplay(Callback):
     """Watches a Trainer and shows what it does."""
 
+    may_lag = True
+
     def __init__(self, output: Output) -> None:
         self._output = output
         self._line = LiveLine(output)

@@ -56,9 +56,14 @@ class Augmentation:
         if self.fill not in _FILLS:
             raise DataError(f"the crop's fill is 'zero' or 'reflect', not {self.fill!r}")
 
+    @property
+    def reflect(self) -> bool:
+        """Whether the padding mirrors the image."""
+        return self.fill == "reflect"
+
     def check(self, height: int, width: int) -> None:
         """Raises DataError for images too small to be mirrored as far as the padding goes."""
-        if self.fill == "reflect" and self.padding >= min(height, width):
+        if self.reflect and self.padding >= min(height, width):
             raise DataError(
                 f"images of {height}×{width} cannot be mirrored by {self.padding} pixels; use a "
                 "smaller padding or fill='zero'"
@@ -98,7 +103,7 @@ class Augmentation:
         p = self.padding
         padded = np.zeros((n, c, height + 2 * p, width + 2 * p), images.dtype)
         padded[:, :, p : p + height, p : p + width] = images
-        if self.fill == "reflect":
+        if self.reflect:
             rows = padded[:, :, :, p : p + width]
             rows[:, :, :p] = rows[:, :, 2 * p : p : -1]
             rows[:, :, p + height :] = rows[:, :, p + height - 2 : height - 2 : -1]

@@ -121,6 +121,36 @@ class Batches:
         """Samples in an epoch: all of them, unless ``drop_last`` leaves some out."""
         return min(len(self.dataset), len(self) * self.batch_size)
 
+    @property
+    def images(self) -> np.ndarray:
+        """The data set's images, (N, C, H, W) uint8, or float32 that is taken as it is."""
+        return self.dataset.images
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The data set's labels, (N,) int64."""
+        return self.dataset.labels
+
+    @property
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and shift of ``normalise.apply``; empty for float32 images."""
+        return self._scale, self._shift
+
+    @property
+    def crops(self) -> tuple[int, bool] | None:
+        """How images are augmented: pixels of padding, and whether it mirrors; None: not at all."""
+        return None if self.augment is None else (self.augment.padding, self.augment.reflect)
+
+    def draws(self, epoch: int) -> np.ndarray | None:
+        """Where each sample's crop begins and whether it is flipped, uint8 (N, 3); see ``Draws``.
+
+        None where nothing is augmented.
+        """
+        if self.augment is None:
+            return None
+        drawn = self.augment.draw(self.seed, epoch, len(self.dataset))
+        return np.stack([drawn.row, drawn.column, drawn.flip.astype(np.uint8)], axis=1)
+
     def order(self, epoch: int) -> np.ndarray:
         """The samples' indices in an epoch's order, int64 (N,)."""
         if self.shuffle:
@@ -133,30 +163,41 @@ class Batches:
         Raises:
             DataError: an epoch or a batch that does not exist.
         """
+        return self._ahead(epoch, start_batch, normal=True)
+
+    def raw(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """The same batches, augmented but not normalised: their images are the data set's type.
+
+        Raises:
+            DataError: an epoch or a batch that does not exist.
+        """
+        return self._ahead(epoch, start_batch, normal=False)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.epoch(0)
+
+    def _ahead(self, epoch: int, start_batch: int, *, normal: bool) -> Iterator[Batch]:
         if epoch < 0 or not 0 <= start_batch <= len(self):
             raise DataError(
                 f"there is no batch {start_batch} in epoch {epoch}; epochs count from 0 and have "
                 f"{len(self)} batches"
             )
-        batches = self._batches(epoch, start_batch)
+        batches = self._batches(epoch, start_batch, normal)
         return prefetched(batches, self.prefetch) if self.prefetch else batches
 
-    def __iter__(self) -> Iterator[Batch]:
-        return self.epoch(0)
-
-    def _batches(self, epoch: int, start_batch: int) -> Iterator[Batch]:
+    def _batches(self, epoch: int, start_batch: int, normal: bool) -> Iterator[Batch]:
         order = self.order(epoch)
         draws = None
         if self.augment is not None:
             draws = self.augment.draw(self.seed, epoch, len(self.dataset))
         for batch in range(start_batch, len(self)):
-            yield self._batch(order[batch * self.batch_size :][: self.batch_size], draws)
+            yield self._batch(order[batch * self.batch_size :][: self.batch_size], draws, normal)
 
-    def _batch(self, indices: np.ndarray, draws: Draws | None) -> Batch:
+    def _batch(self, indices: np.ndarray, draws: Draws | None, normal: bool) -> Batch:
         images = self.dataset.images.take(indices, axis=0)
         if self.augment is not None and draws is not None:
             images = self.augment.apply(images, draws, indices)
-        if self._pixels:
+        if self._pixels and normal:
             images = normalise.apply(images, self._scale, self._shift)
         return Batch(images, self.dataset.labels.take(indices), indices.copy())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from convloom.training.history import EpochRow, History
 from convloom.training.protocols import Progress, StepResult
@@ -41,7 +41,15 @@ class Callback:
 
     An object with the same methods will do as well. What a callback raises ends the training.
     ``on_end`` is called however training ends, with everything that ``on_start`` was called on.
+
+    Attributes:
+        may_lag: whether ``on_step`` may be told of a step after later ones have begun, in order
+            and without a gap. A GPU then never waits for the host. Only a watcher that looks at no
+            more than the moment's own figures can allow it: ``trainer.engine`` would show it
+            tensors of a later step.
     """
+
+    may_lag: ClassVar[bool] = False
 
     def on_start(self, moment: Moment) -> None:
         """Before the first step; ``progress`` is past 0 in a resumed run."""
@@ -68,3 +76,13 @@ def call(callbacks: Iterable[Callback], event: str, moment: Moment, *details: ob
         method = getattr(callback, event, None)
         if method is not None:
             method(moment, *details)
+
+
+def watches_steps(callbacks: Iterable[Callback]) -> bool:
+    """Whether a callback must be told of each step before the next one begins."""
+    return any(
+        not getattr(callback, "may_lag", False)
+        and getattr(type(callback), "on_step", None) is not Callback.on_step
+        and hasattr(callback, "on_step")
+        for callback in callbacks
+    )

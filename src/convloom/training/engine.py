@@ -7,12 +7,13 @@ the short last batch of an epoch costs a plan and no compilation.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from convloom.backends import Executable, Storage, get_backend, resolve_device
+from convloom.backends.feeding import DeviceInput, device_input
 from convloom.backends.locks import Lock
 from convloom.compiler import compile_graph
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError
@@ -51,7 +52,7 @@ class Engine:
         loss: for training and evaluation; prediction needs none.
         optimizer: for training.
         input_shape: (C, H, W) of one image.
-        device: ``auto``, ``cpu`` or ``reference``.
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda-sim`` or ``reference``.
         kernels: ``auto``, or the highest rung of the device's ladder to use.
         seed: of initial parameters and dropout masks.
         max_norm: clip gradients to this global norm; None leaves them alone.
@@ -83,7 +84,7 @@ class Engine:
         self.max_norm = max_norm
         self.steps_done = 0
         self._backend = get_backend(self.device)
-        self._lock = Lock()
+        self.lock = Lock()
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
@@ -110,9 +111,7 @@ class Engine:
             return
         current = self._storage.read("hyper")
         for name, value in values.items():
-            if name not in HYPER:
-                raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(HYPER)}")
-            current[HYPER.index(name)] = value
+            current[_slot(name)] = value
         self._storage.write("hyper", current)
 
     def train_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
@@ -125,7 +124,7 @@ class Engine:
             raise ConvloomError("training needs a loss and an optimizer; this engine has none")
         x, target, kind = self._checked(images, targets)
         key = ("train", len(x), kind.name)
-        with self._lock:
+        with self.lock:
             executable = self._executable(key, lambda: self._training_plan(len(x), kind))
             self._write_batch(executable, x, target, kind)
             self._write_counter()
@@ -139,16 +138,57 @@ class Engine:
             raise ConvloomError("evaluation needs a loss; this engine has none")
         x, target, kind = self._checked(images, targets)
         key = ("evaluate", len(x), kind.name)
-        with self._lock:
+        with self.lock:
             executable = self._executable(key, lambda: self._evaluation_plan(len(x), kind))
             self._write_batch(executable, x, target, kind)
             executable.run()
             return self._result(executable, len(x))
 
+    def device_input(self) -> DeviceInput | None:
+        """The ways into the device's memory; None where that is the host's own."""
+        return device_input(self._backend, self._storage)
+
+    def executable(self, kind: str, batch_size: int) -> Executable:
+        """What runs steps for class numbers; ``kind`` is ``train`` or ``evaluate``."""
+        make = self._training_plan if kind == "train" else self._evaluation_plan
+        with self.lock:
+            key = (kind, batch_size, INDEX.name)
+            return self._executable(key, lambda: make(batch_size, INDEX))
+
+    def ran(self, executable: Executable, updates: int) -> None:
+        """Take note of steps that were asked for; ``read`` reads the last one's tensors."""
+        self._current = executable
+        self.steps_done += updates
+
+    def hyper_rows(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
+        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, len(HYPER)).
+
+        Raises:
+            KeyError: a name that is not in ``ops.control.HYPER``.
+        """
+        row = np.zeros(len(HYPER))
+        if "hyper" in self._storage.layouts:
+            row = self._storage.read("hyper")
+        rows = np.empty((len(values), len(HYPER)))
+        for i, named in enumerate(values):
+            for name, value in named.items():
+                row[_slot(name)] = value
+            rows[i] = row
+        return rows
+
+    def begin_steps(self) -> None:
+        """Have the device know the seed, before steps that the host does not make."""
+        with self.lock:
+            self._write_counter()
+
+    def check_labels(self, labels: np.ndarray) -> None:
+        """Raises ConvloomError for class numbers that the network does not have."""
+        check_targets(labels, self.classes)
+
     def predict(self, images: np.ndarray) -> np.ndarray:
         """The network's output, logits (n, classes), for float32 images (n, C, H, W)."""
         x = self._checked_images(images)
-        with self._lock:
+        with self.lock:
             executable = self._executable(("predict", len(x)), lambda: self._prediction(len(x)))
             executable.write("input", x)
             executable.run()
@@ -207,7 +247,7 @@ class Engine:
     def pull_weights(self) -> None:
         """Take over the model's current weights."""
         weights = self.model.state_dict()
-        with self._lock:
+        with self.lock:
             for name in self._storage.layouts:
                 if name in weights:
                     self._storage.write(name, weights[name])
@@ -227,7 +267,7 @@ class Engine:
         """
         x, target, kind = self._checked(images, targets)
         key = ("train", len(x), kind.name)
-        with self._lock:
+        with self.lock:
             executable = self._executable(key, lambda: self._training_plan(len(x), kind))
             self._write_batch(executable, x, target, kind)
             self._write_counter()
@@ -348,3 +388,9 @@ class Engine:
                 )
             x = x.astype(np.float32)
         return x
+
+
+def _slot(name: str) -> int:
+    if name not in HYPER:
+        raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(HYPER)}")
+    return HYPER.index(name)

@@ -6,11 +6,9 @@ epoch and the history. Everything else is a function of seed, epoch, batch and s
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,20 +17,18 @@ import numpy as np
 
 from convloom.ir import ConvloomError
 from convloom.training import checkpoint
-from convloom.training.callbacks import Moment, call
+from convloom.training.callbacks import Moment, call, watches_steps
 from convloom.training.checkpoint import Checkpoint, ResumeError
 from convloom.training.config import CONFIG_NAME
+from convloom.training.feeding import PREFETCH, Course, Feed, finished, make_feed, nbytes
 from convloom.training.history import EpochRow, History, StepRow, score
 from convloom.training.interrupt import StopRequest, TrainingInterrupted
 from convloom.training.metrics import Evaluation, Totals
-from convloom.training.protocols import Batch, Dataset, Progress, StepResult
+from convloom.training.protocols import Dataset, Progress, StepResult
 from convloom.training.schedules import Span
 
 if TYPE_CHECKING:
     from convloom.training.trainer import Trainer
-
-#: Batches that are made while the step before them runs.
-_PREFETCH = 2
 
 
 class NonFiniteError(ConvloomError, ArithmeticError):
@@ -45,17 +41,6 @@ class NonFiniteError(ConvloomError, ArithmeticError):
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
         self.step = step
-
-
-@contextlib.contextmanager
-def finished(batches: Iterator[Batch]) -> Iterator[Iterator[Batch]]:
-    """Closes an iterator however its use ends; a thread that makes batches ahead then stops."""
-    try:
-        yield batches
-    finally:
-        close = getattr(batches, "close", None)
-        if close is not None:
-            close()
 
 
 class Loop:
@@ -78,7 +63,7 @@ class Loop:
             seed=trainer.seed,
             shuffle=True,
             augment=trainer.augment,
-            prefetch=_PREFETCH,
+            prefetch=PREFETCH,
         )
         self.history = trainer.history.copy()
         self.progress = Progress(
@@ -91,6 +76,7 @@ class Loop:
         )
         self.stop = StopRequest()
         self.stop_wanted = False
+        self._feed: Feed
         self._lr = trainer.optimizer.lr
         self._epoch = Totals()
         self._window = Totals()
@@ -102,6 +88,7 @@ class Loop:
         """Train until all epochs are done, someone asks to stop, or something fails."""
         if self.trainer.out is not None:
             checkpoint.make_folder(self.trainer.out)
+        self._feed = self._made_feed()
         self._began = time.perf_counter()
         self._tell("on_start")
         try:
@@ -153,35 +140,60 @@ class Loop:
 
     # One epoch.
 
+    def _made_feed(self) -> Feed:
+        trainer, validation = self.trainer, self.validation
+        spare = 0 if validation is None else nbytes(validation.batches(trainer.batch_size))
+        return make_feed(
+            trainer.engine,
+            self.batches,
+            trainer.input,
+            kind="train",
+            data=self.train.name,
+            spare=spare,
+        )
+
     def _train_epoch(self) -> None:
         """The rest of the current epoch's batches."""
         before, began = self._seconds, time.perf_counter()
-        every = self.trainer.checkpoint_every
-        with finished(self.batches.epoch(self.progress.epoch, self.progress.batch)) as batches:
-            for batch in batches:
-                result = self._train_step(batch)
+        every, start = self.trainer.checkpoint_every, self.progress.batch
+        rates, course = self._course()
+        with finished(self._feed.train(self.progress.epoch, start, course)) as results:
+            for result in results:
+                self._count(result, rates[self.progress.batch - start])
                 self._seconds = before + time.perf_counter() - began
                 self._tell("on_step", result=result)
-                if self._stop_asked():
-                    self._interrupt()
-                if every and self.progress.step % every == 0:
+                if every and self.progress.step % every == 0 and not self._stop_asked():
                     self._save(checkpoint.LAST)
+        # Those on their way when someone asked to stop have been reported too.
+        if self._stop_asked():
+            self._interrupt()
 
-    def _train_step(self, batch: Batch) -> StepResult:
-        trainer, progress = self.trainer, self.progress
-        span = Span(progress.total_steps, progress.batches)
-        rates = trainer.schedule.rates(progress.done_steps, span, trainer.optimizer.lr)
-        hyper = trainer.optimizer.hyper(progress.step, lr=rates.lr, momentum=rates.momentum)
-        trainer.engine.set_hyper(**hyper)
-        result = trainer.engine.train_step(batch.images, batch.labels)
+    def _course(self) -> tuple[list[float], Course]:
+        """The learning rate of each step left in the epoch, and all that a feed must know."""
+        trainer, begun = self.trainer, self.progress
+        every, watched = trainer.checkpoint_every, watches_steps(trainer.callbacks)
+        span = Span(begun.total_steps, begun.batches)
+        lrs, hyper = [], []
+        for step in range(begun.batches - begun.batch):
+            rates = trainer.schedule.rates(begun.done_steps + step, span, trainer.optimizer.lr)
+            named = trainer.optimizer.hyper(begun.step + step, lr=rates.lr, momentum=rates.momentum)
+            lrs.append(rates.lr)
+            hyper.append(named)
+
+        def settled(step: int) -> bool:
+            return watched or (every > 0 and (begun.step + step + 1) % every == 0)
+
+        return lrs, Course(hyper, settled, self._stop_asked)
+
+    def _count(self, result: StepResult, lr: float) -> None:
+        progress = self.progress
         self.progress = replace(progress, batch=progress.batch + 1, step=progress.step + 1)
-        self._lr = rates.lr
+        self._lr = lr
         if not math.isfinite(result.loss):
             raise self._non_finite(f"the loss is {result.loss}")
         self._epoch.add(result)
         self._window.add(result)
         self._log_step()
-        return result
 
     def _log_step(self) -> None:
         every = self.trainer.log_every

@@ -7,11 +7,14 @@ displays; anything that has these methods will do.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from convloom.backends import Executable
+from convloom.backends.feeding import DeviceInput
 from convloom.ir import Plan
 
 
@@ -68,6 +71,45 @@ class Engine(Protocol):
 
     def plan(self, batch_size: int) -> Plan:
         """The training step's plan for a batch size."""
+        ...
+
+
+@runtime_checkable
+class DeviceEngine(Engine, Protocol):
+    """An engine that can run steps without the host waiting for each of them."""
+
+    @property
+    def steps_done(self) -> int:
+        """Updates so far, those that were asked for included."""
+        ...
+
+    @property
+    def lock(self) -> AbstractContextManager[None]:
+        """To be held while steps are asked for, because several threads may ask."""
+        ...
+
+    def device_input(self) -> DeviceInput | None:
+        """The ways into the device's memory; None where that is the host's own."""
+        ...
+
+    def executable(self, kind: str, batch_size: int) -> Executable:
+        """What runs steps for class numbers; ``kind`` is ``train`` or ``evaluate``."""
+        ...
+
+    def ran(self, executable: Executable, updates: int) -> None:
+        """Take note of steps that were asked for; ``read`` reads the last one's tensors."""
+        ...
+
+    def hyper_rows(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
+        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, len(HYPER))."""
+        ...
+
+    def begin_steps(self) -> None:
+        """Have the device know the seed, before steps that the host does not make."""
+        ...
+
+    def check_labels(self, labels: np.ndarray) -> None:
+        """Raises ConvloomError for class numbers that the network does not have."""
         ...
 
 
@@ -136,6 +178,46 @@ class Batches(Protocol):
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
         """The batches of an epoch from ``start_batch`` on: a function of the numbers alone."""
+        ...
+
+
+@runtime_checkable
+class DeviceBatches(Batches, Protocol):
+    """Batches of a data set in memory, as far as a device needs to know them to make its own."""
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def images(self) -> np.ndarray:
+        """(N, C, H, W) uint8, or float32 that is taken as it is."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray:
+        """(N,) int64."""
+        ...
+
+    @property
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Scale and shift of each channel (``convloom.normalise``); empty for float32 images."""
+        ...
+
+    @property
+    def crops(self) -> tuple[int, bool] | None:
+        """Pixels of padding of random crops, and whether it mirrors; None: no augmentation."""
+        ...
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The samples' indices in an epoch's order, int64; batches are consecutive parts of it."""
+        ...
+
+    def draws(self, epoch: int) -> np.ndarray | None:
+        """Row, column and flip of each sample's crop, uint8 (N, 3); None without augmentation."""
+        ...
+
+    def raw(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """What ``epoch`` gives, but for the normalisation."""
         ...
 
 

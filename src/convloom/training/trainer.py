@@ -20,9 +20,10 @@ from convloom.ir import ConvloomError
 from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
+from convloom.training.feeding import INPUTS, PREFETCH, Feed, finished, make_feed
 from convloom.training.history import History
 from convloom.training.interrupt import StopRequest
-from convloom.training.loop import Loop, finished
+from convloom.training.loop import Loop
 from convloom.training.metrics import Evaluation, Totals
 from convloom.training.optim import Optimizer
 from convloom.training.protocols import Dataset, Engine
@@ -47,8 +48,13 @@ class Trainer:
         loss: ``nn.CrossEntropyLoss()``, say.
         batch_size: images in a step; the last batch of an epoch may be shorter and is used in
             full, with its own mean.
-        device: ``auto``, ``cpu`` or ``reference``.
+        device: ``auto`` (the GPU where one can be used, else the CPU), ``cpu``, ``cuda``,
+            ``cuda-sim`` (the GPU's kernels on this machine, to look into them; slow) or
+            ``reference`` (plain NumPy; slow).
         kernels: ``auto``, or the highest rung of the device's ladder to use.
+        input: how batches reach a GPU. ``resident`` keeps the data set in its memory, ``stream``
+            copies each batch while the steps before it run, ``auto`` keeps what fits well and
+            streams the rest. All give the same bits; on other devices there is ``auto`` only.
         seed: of initial weights, order, augmentation and dropout.
         schedule: of the learning rate; text as ``"one-cycle:max=0.03"`` will do. None: constant.
         clip_norm: largest norm of all gradients together; None leaves them alone.
@@ -73,6 +79,7 @@ class Trainer:
         batch_size: int = 64,
         device: str = "auto",
         kernels: str = "auto",
+        input: str = "auto",
         seed: int = 0,
         schedule: Schedule | str | None = None,
         clip_norm: float | None = None,
@@ -105,6 +112,8 @@ class Trainer:
         self.batch_size = batch_size
         self.device = device
         self.kernels = kernels
+        _require(input in INPUTS, f"input must be {' or '.join(map(repr, INPUTS))}: {input!r}")
+        self.input = input
         self.seed = seed
         self.schedule = as_schedule(schedule)
         self.clip_norm = clip_norm
@@ -120,6 +129,7 @@ class Trainer:
         self._engine: Engine | None = None
         self._shape: tuple[int, int, int] = (0, 0, 0)
         self._loop: Loop | None = None
+        self._evaluated: tuple[Dataset, int, Feed] | None = None
 
     @property
     def engine(self) -> Engine:
@@ -211,9 +221,9 @@ class Trainer:
     ) -> Evaluation:
         """``evaluate`` with the engine as it is; ``after_batch`` is told the samples done."""
         totals = Totals()
-        with finished(dataset.batches(batch_size).epoch(0)) as batches:
-            for batch in batches:
-                totals.add(self.engine.evaluate_step(batch.images, batch.labels))
+        with finished(self._evaluation_feed(dataset, batch_size).evaluate()) as results:
+            for result in results:
+                totals.add(result)
                 after_batch(totals.n)
         return totals.means()
 
@@ -228,6 +238,22 @@ class Trainer:
         return prediction.predict(self.model, images, batch_size=size, device=self.device)
 
     # What follows prepares the model and the engine.
+
+    def _evaluation_feed(self, dataset: Dataset, batch_size: int) -> Feed:
+        """The feed of a data set; kept, as an evaluation is most often repeated each epoch."""
+        kept = self._evaluated
+        if kept is not None and kept[0] is dataset and kept[1] == batch_size:
+            return kept[2]
+        self._evaluated = kept = None  # the memory of the one before is free for the next
+        feed = make_feed(
+            self.engine,
+            dataset.batches(batch_size, prefetch=PREFETCH),
+            self.input,
+            kind="evaluate",
+            data=dataset.name,
+        )
+        self._evaluated = dataset, batch_size, feed
+        return feed
 
     def _attach(self, dataset: Dataset) -> None:
         """Give the model what ``predict`` and a saved file need to know of its images."""

@@ -1,0 +1,430 @@
+"""Where a step's batch comes from: the host, one by one, or the device's own memory.
+
+A *feed* runs the steps of an epoch and reports them in order:
+
+    plain      the host makes each batch, runs the step and reads its loss
+    resident   the data set lies in the device's memory; the host asks for many steps at a time
+    stream     batches are copied while the steps before them run
+
+The last two report a step while later ones run. All three give the same bits, and a feed that was
+asked to stop has run exactly the steps that it reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from convloom.backends import DeviceError, Executable
+from convloom.backends.feeding import (
+    Asked,
+    Crops,
+    DeviceInput,
+    ResidentRunner,
+    Results,
+    Samples,
+    StreamRunner,
+)
+from convloom.ir import ConvloomError
+from convloom.training.protocols import (
+    Batch,
+    Batches,
+    DeviceBatches,
+    DeviceEngine,
+    Engine,
+    StepResult,
+)
+
+#: The values of the Trainer's ``input``.
+AUTO, RESIDENT, STREAM = INPUTS = ("auto", "resident", "stream")
+
+#: Batches that are made while the step before them runs.
+PREFETCH = 2
+#: Share of the device's free memory that a data set may take where nobody asked for it.
+_FAIR_SHARE = 0.7
+#: Seconds of work that may be asked for before its first step is reported.
+_PATIENCE = 0.2
+#: Reports that are awaited at a time: of graphs of many steps, or of single steps.
+_GRAPHS_AHEAD, _STEPS_AHEAD = 4, 12
+
+
+class InputError(ConvloomError, ValueError):
+    """A way of input that the device or the data set does not have; the message says which do."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is asked of the steps of an epoch.
+
+    Attributes:
+        hyper: the hyper values of each step, by name.
+        settled: whether step i must be reported before any later one begins.
+        stop: whether to begin no further step.
+    """
+
+    hyper: Sequence[Mapping[str, float]]
+    settled: Callable[[int], bool] = lambda step: True
+    stop: Callable[[], bool] = lambda: False
+
+    def until_settled(self, step: int, most: int) -> int:
+        """How many steps from ``step`` on may run without a look at the course: 1 to ``most``."""
+        for count in range(1, most):
+            if self.settled(step + count - 1):
+                return count
+        return max(1, most)
+
+
+class Feed(Protocol):
+    """Runs the steps of one data set on one engine."""
+
+    @property
+    def kind(self) -> str:
+        """``plain``, ``resident`` or ``stream``."""
+        ...
+
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+        """Train on an epoch's batches from ``start_batch`` on, one for each row of the course."""
+        ...
+
+    def evaluate(self) -> Iterator[StepResult]:
+        """Figures of each batch of epoch 0; nothing is updated."""
+        ...
+
+
+@contextlib.contextmanager
+def finished(items: Iterator[Any]) -> Iterator[Iterator[Any]]:
+    """Closes an iterator however its use ends; a thread that makes batches ahead then stops."""
+    try:
+        yield items
+    finally:
+        close = getattr(items, "close", None)
+        if close is not None:
+            close()
+
+
+def check_input(wanted: str, device: str, offered: bool) -> None:
+    """Raises InputError for a way of input that a device does not have, or that is none."""
+    if wanted not in INPUTS:
+        raise InputError(f"input must be {', '.join(map(repr, INPUTS))}, it is {wanted!r}")
+    if wanted != AUTO and not offered:
+        raise InputError(
+            f"input {wanted!r} is for GPUs (device cuda or cuda-sim); device {device} runs batches "
+            "from the memory that they are made in, so leave input at 'auto'"
+        )
+
+
+def make_feed(
+    engine: Engine, batches: Batches, wanted: str, *, kind: str, data: str, spare: int = 0
+) -> Feed:
+    """The feed for a data set: what was ``wanted``, or for ``auto`` the fastest that fits.
+
+    Args:
+        kind: ``train`` or ``evaluate``, what it will be used for.
+        data: the data set's name, for messages.
+        spare: bytes of the device's memory that others will need.
+
+    Raises:
+        InputError: the device, or the data set, does not have what was wanted.
+    """
+    device = engine.device_input() if isinstance(engine, DeviceEngine) else None
+    check_input(wanted, engine.device, device is not None)
+    if device is None or not isinstance(engine, DeviceEngine):
+        return PlainFeed(engine, batches)
+    if isinstance(batches, DeviceBatches) and wanted != STREAM:
+        need = _need(engine, batches, kind) + spare
+        if wanted == RESIDENT or need <= _FAIR_SHARE * device.free_bytes():
+            return _resident(engine, batches, device, data)
+    if wanted == RESIDENT:
+        raise InputError(
+            f"input 'resident' needs a data set in memory, such as cl.data.load returns; {data} "
+            "gives its batches one by one, so use input 'stream'"
+        )
+    return StreamFeed(engine, batches, device)
+
+
+def nbytes(batches: Batches) -> int:
+    """Bytes of device memory that a data set takes; 0 where it cannot lie there."""
+    if not isinstance(batches, DeviceBatches):
+        return 0
+    return batches.images.nbytes + 8 * len(batches.labels)
+
+
+def _need(engine: DeviceEngine, batches: DeviceBatches, kind: str) -> int:
+    """Bytes for the data set, and for one more plan as large as that of full batches."""
+    size = min(batches.batch_size, len(batches.labels))
+    return nbytes(batches) + sum(engine.executable(kind, size).plan.arenas.values())
+
+
+def _resident(
+    engine: DeviceEngine, batches: DeviceBatches, device: DeviceInput, data: str
+) -> ResidentFeed:
+    try:
+        return ResidentFeed(engine, batches, device)
+    except DeviceError as error:
+        raise InputError(
+            f"the data set {data} cannot be kept in the device's memory ({error}); "
+            "use input 'stream'"
+        ) from None
+
+
+class PlainFeed:
+    """The host makes each batch, runs the step and reads its loss."""
+
+    kind = "plain"
+
+    def __init__(self, engine: Engine, batches: Batches) -> None:
+        self._engine = engine
+        self._batches = batches
+
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+        """One step after the other; each is reported before the next one is made."""
+        if not course.hyper:
+            return
+        with finished(self._batches.epoch(epoch, start_batch)) as batches:
+            for batch, hyper in zip(batches, course.hyper, strict=True):
+                self._engine.set_hyper(**hyper)
+                yield self._engine.train_step(batch.images, batch.labels)
+                if course.stop():
+                    return
+
+    def evaluate(self) -> Iterator[StepResult]:
+        """Figures of each batch of epoch 0."""
+        with finished(self._batches.epoch(0)) as batches:
+            for batch in batches:
+                yield self._engine.evaluate_step(batch.images, batch.labels)
+
+
+class ResidentFeed:
+    """The data set lies in the device's memory; the host asks for many steps at a time.
+
+    Raises:
+        DeviceError: it does not fit there.
+        ConvloomError: a label that the network does not have.
+    """
+
+    kind = "resident"
+
+    def __init__(self, engine: DeviceEngine, batches: DeviceBatches, device: DeviceInput) -> None:
+        self._engine = engine
+        self._batches = batches
+        self._device = device
+        crops = batches.crops
+        self._crops = None if crops is None else Crops(*crops)
+        engine.check_labels(batches.labels)
+        scale, shift = batches.coefficients
+        self._data = device.upload(Samples(batches.images, batches.labels, scale, shift))
+        self._runners: dict[tuple[str, int], tuple[Executable, ResidentRunner]] = {}
+        self._pace = Pace()
+
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+        """Steps in graphs of many; their reports come while later ones run."""
+        draws = self._batches.draws(epoch)
+        rates = self._engine.hyper_rows(course.hyper)
+        self._engine.begin_steps()
+        asked = self._asked(epoch, start_batch, course, rates, draws)
+        return self._pace.reported(asked, _GRAPHS_AHEAD)
+
+    def evaluate(self) -> Iterator[StepResult]:
+        """Figures of each batch of epoch 0."""
+        course = Course([{}] * len(self._batches), settled=lambda step: False)
+        asked = self._asked(0, 0, course, None, None)
+        return self._pace.reported(asked, _GRAPHS_AHEAD)
+
+    def _asked(
+        self,
+        epoch: int,
+        start_batch: int,
+        course: Course,
+        rates: np.ndarray | None,
+        draws: np.ndarray | None,
+    ) -> Generator[_Part, None, None]:
+        """Asks for the steps, some at a time. Full batches and the short last one are two plans."""
+        kind, step = "evaluate" if rates is None else "train", 0
+        for order in self._orders(epoch, start_batch):
+            count, size = order.shape
+            executable, runner = self._runner(kind, size)
+            runner.begin(
+                order,
+                None if rates is None else rates[step : step + count],
+                first_step=self._engine.steps_done,
+                draws=draws,
+            )
+            while runner.left:
+                if course.stop():
+                    return
+                most = course.until_settled(step, min(self._pace.most, runner.left))
+                with self._engine.lock:
+                    asked = runner.ask(most)
+                    self._engine.ran(executable, 0 if rates is None else asked.steps)
+                step += asked.steps
+                yield _Part(asked, size, course.settled(step - 1))
+
+    def _orders(self, epoch: int, start_batch: int) -> Iterator[np.ndarray]:
+        """The samples of full batches (batches, batch size), and of the short last one (1, n)."""
+        size, order = self._batches.batch_size, self._batches.order(epoch)
+        full = min(len(order) // size, len(self._batches))
+        if start_batch < full:
+            yield order[start_batch * size : full * size].reshape(-1, size)
+        if len(self._batches) > full and start_batch <= full:
+            yield order[None, full * size :]
+
+    def _runner(self, kind: str, size: int) -> tuple[Executable, ResidentRunner]:
+        if (kind, size) not in self._runners:
+            crops = self._crops if kind == "train" else None
+            executable = self._engine.executable(kind, size)
+            runner = self._device.resident(executable, self._data, crops)
+            self._runners[kind, size] = executable, runner
+        return self._runners[kind, size]
+
+
+class StreamFeed:
+    """Batches are copied to the device while the steps before them run."""
+
+    kind = "stream"
+
+    def __init__(self, engine: DeviceEngine, batches: Batches, device: DeviceInput) -> None:
+        self._engine = engine
+        self._batches = batches
+        self._device = device
+        self._ring: Any = None
+        self._runners: dict[tuple[str, int], tuple[Executable, StreamRunner]] = {}
+        self._pace = Pace()
+
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+        """One step after the other; their reports come some steps later."""
+        rates = self._engine.hyper_rows(course.hyper)
+        self._engine.begin_steps()
+        return self._pace.reported(self._asked(epoch, start_batch, course, rates), _STEPS_AHEAD)
+
+    def evaluate(self) -> Iterator[StepResult]:
+        """Figures of each batch of epoch 0."""
+        course = Course([{}] * len(self._batches), settled=lambda step: False)
+        return self._pace.reported(self._asked(0, 0, course, None), _STEPS_AHEAD)
+
+    def _asked(
+        self, epoch: int, start_batch: int, course: Course, rates: np.ndarray | None
+    ) -> Generator[_Part, None, None]:
+        if not course.hyper:
+            return
+        with finished(self._source(epoch, start_batch)) as batches:
+            for step, batch in enumerate(batches):
+                labels = np.asarray(batch.labels)
+                if labels.ndim == 1:
+                    asked = self._ask(batch.images, labels, None if rates is None else rates[step])
+                else:
+                    asked = self._plain(batch, None if rates is None else course.hyper[step])
+                yield _Part(asked, len(labels), course.settled(step))
+                if course.stop():
+                    return
+
+    def _ask(self, images: np.ndarray, labels: np.ndarray, rates: np.ndarray | None) -> Asked:
+        engine = self._engine
+        engine.check_labels(labels)
+        images = images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
+        executable, runner = self._runner("evaluate" if rates is None else "train", images)
+        with engine.lock:
+            asked = runner.ask(
+                images, labels.astype(np.int64, copy=False), rates, engine.steps_done
+            )
+            engine.ran(executable, 0 if rates is None else 1)
+        return asked
+
+    def _plain(self, batch: Batch, hyper: Mapping[str, float] | None) -> Asked:
+        """A batch whose truth is given as probabilities, which no ring is made for."""
+        if hyper is None:
+            result = self._engine.evaluate_step(batch.images, batch.labels)
+        else:
+            self._engine.set_hyper(**hyper)
+            result = self._engine.train_step(batch.images, batch.labels)
+        corrects = np.array([[result.correct, result.correct5]], np.int32)
+        results = Results(np.array([result.loss], np.float32), corrects)
+        return Asked(1, lambda: results)
+
+    def _source(self, epoch: int, start_batch: int) -> Iterator[Batch]:
+        """Batches as small as they come: pixels, where the data set has them."""
+        if isinstance(self._batches, DeviceBatches):
+            return self._batches.raw(epoch, start_batch)
+        return self._batches.epoch(epoch, start_batch)
+
+    def _runner(self, kind: str, images: np.ndarray) -> tuple[Executable, StreamRunner]:
+        key = kind, len(images)
+        if key not in self._runners:
+            if self._ring is None:
+                size = max(getattr(self._batches, "batch_size", 0), len(images))
+                self._ring = self._device.ring(self._like(images), size)
+            executable = self._engine.executable(*key)
+            self._runners[key] = executable, self._device.streamed(executable, self._ring)
+        return self._runners[key]
+
+    def _like(self, images: np.ndarray) -> Samples:
+        none = np.empty(0, np.float32)
+        scale, shift = none, none
+        if isinstance(self._batches, DeviceBatches):
+            scale, shift = self._batches.coefficients
+        return Samples(images[:0], none, scale, shift)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Steps of ``size`` images each that were asked for; ``settled``: nothing may follow yet."""
+
+    asked: Asked
+    size: int
+    settled: bool
+
+
+class Pace:
+    """Reports steps in order, and finds how many may be asked for before they are.
+
+    A device should never wait for the host, and who asks training to stop should not wait long for
+    the device: so the steps on their way are those of a fraction of a second.
+
+    Attributes:
+        most: steps that may be asked for at once.
+    """
+
+    def __init__(self) -> None:
+        self.most = 1
+        self._room = 1
+
+    def reported(self, parts: Generator[_Part, None, None], ahead: int) -> Iterator[StepResult]:
+        """The results of each step; ``parts`` are asked for by being taken."""
+        waiting: deque[_Part] = deque()
+        began = time.perf_counter()
+        try:
+            for part in parts:
+                waiting.append(part)
+                while waiting and (part.settled or self._enough(waiting, ahead)):
+                    results = waiting[0].asked.results()
+                    now = time.perf_counter()
+                    self._learn((now - began) / waiting[0].asked.steps)
+                    began = now
+                    yield from _steps(results, waiting.popleft().size)
+            while waiting:
+                yield from _steps(waiting[0].asked.results(), waiting.popleft().size)
+        finally:
+            # Whoever leaves early must find nothing on its way.
+            for part in waiting:
+                with contextlib.suppress(DeviceError):
+                    part.asked.results()
+            parts.close()
+
+    def _enough(self, waiting: Sequence[_Part], ahead: int) -> bool:
+        steps = sum(part.asked.steps for part in waiting)
+        return len(waiting) >= ahead or (len(waiting) > 1 and steps > self._room)
+
+    def _learn(self, seconds: float) -> None:
+        """A step, with the host's own work on its report, took this long."""
+        self._room = max(1, int(_PATIENCE / max(seconds, 1e-9)))
+        self.most = max(1, self._room // _GRAPHS_AHEAD)
+
+
+def _steps(results: Results, size: int) -> Iterator[StepResult]:
+    for loss, (first, five) in zip(results.losses.tolist(), results.corrects.tolist(), strict=True):
+        yield StepResult(loss, first, five, size)
