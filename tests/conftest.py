@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -21,6 +22,12 @@ def pytest_configure() -> None:
     """In continuous integration, skipped comparisons with PyTorch would hide a broken install."""
     if os.environ.get("CI", "").lower() in ("1", "true") and not HAS_TORCH:
         raise pytest.UsageError(f"CI is set, so no test may be skipped. {NO_TORCH}")
+
+
+def pytest_collection_finish() -> None:
+    """On maps as small as these, PyTorch's threads spend their time waiting for each other."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.hookimpl(wrapper=True)
