@@ -31,6 +31,7 @@ COMMANDS = [
     "predict",
     "plan",
     "build",
+    "bench ladder",
     "version",
     "data list",
     "data get",
@@ -59,7 +60,8 @@ def test_help_is_complete(name: str) -> None:
 def test_every_option_says_what_it_does_and_its_default() -> None:
     group = typer.main.get_command(app)
     leaves = [c for c in group.commands.values() if not hasattr(c, "commands")]
-    leaves += group.commands["data"].commands.values()
+    for name in ("data", "bench"):
+        leaves += group.commands[name].commands.values()
     assert len(leaves) == len(COMMANDS)
     for leaf in leaves:
         for parameter in leaf.params:

@@ -170,6 +170,19 @@ class HostExecutable:
         tensor = self._tensors.get(name)
         return 0 if tensor is None else tensor.address
 
+    def poison(self) -> None:
+        """Fill every tensor that a run must make with NaN (in integers: -1).
+
+        A run that leaves one of them unmade shows then. Parameters, states, controls and inputs
+        stay as they are.
+        """
+        for name, tensor in self._tensors.items():
+            if self._plan.graph.role(name) is Role.TRANSIENT and not self._persistent(name):
+                tensor.flat.view(np.uint8)[...] = 0xFF
+
+    def _persistent(self, name: str) -> bool:
+        return self._plan.buffers[name].arena == PERSISTENT
+
     def _bind(self, name: str) -> TensorMemory:
         buffer = self._plan.buffers[name]
         return TensorMemory(name, self._plan.spec(name), self._arenas[buffer.arena], buffer.offset)

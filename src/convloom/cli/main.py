@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from convloom.cli import build, data, evaluate, plan, predict, resume, train, version
+from convloom.cli import bench, build, data, evaluate, plan, predict, resume, train, version
 from convloom.cli.errors import OneLineErrors
 from convloom.cli.options import examples
 from convloom.cli.terminal import speak_in_lines, tolerate_any_encoding
@@ -46,7 +46,7 @@ def convloom(
         print(context.get_help())
 
 
-for _module in (train, resume, evaluate, predict, data, plan, build, version):
+for _module in (train, resume, evaluate, predict, data, plan, build, bench, version):
     _module.register(app)
 
 

@@ -1,0 +1,99 @@
+"""convloom bench: what it prints and writes; how long anything takes is never looked at."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from convloom.backends.cuda import device
+from tests.cli.running import invoke, refused, words
+
+QUICK = words("--batch-size 2 --device cpu --rounds 1 --seconds 0")
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    """A network of one layer."""
+    path = tmp_path / "net.py"
+    path.write_text(
+        "from convloom import nn\n"
+        "def make_model():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    return f"{path}:make_model"
+
+
+def test_ladder_is_a_table(tiny: str) -> None:
+    result = invoke("bench", "ladder", tiny, "--data", "digits", *QUICK)
+    assert result.exit_code == 0, result.output
+    head, first, *_ = result.stdout.splitlines()
+    assert head.split()[:4] == ["row", "kernels", "µs/step", "images/s"]
+    assert first.split()[0] == "reference"
+    assert "no fusion" in result.stdout
+    assert "batch 2" in result.stdout
+    assert "TFLOP/s, measured on" in result.stdout
+
+
+def test_ladder_writes_what_it_found(tiny: str, tmp_path: Path) -> None:
+    out, table = tmp_path / "new" / "folder", tmp_path / "rows.csv"
+    given = ("ladder", tiny, "--data", "digits", *QUICK, "--csv", table, "--json")
+    result = invoke("bench", *given)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert (document["bench"], document["device"], document["batch_size"]) == ("ladder", "cpu", 2)
+    assert document["environment"]["command"].startswith("convloom ")
+    rows = list(csv.DictReader(table.open()))
+    assert [row["name"] for row in rows] == [row["name"] for row in document["rows"]]
+    assert all(row["images_per_second"] > 0 for row in document["rows"])
+    pytest.importorskip("matplotlib")
+    assert invoke("bench", *given[:-3], "--out", out).exit_code == 0
+    assert sorted(p.name for p in out.iterdir()) == ["ladder.csv", "ladder.json", "ladder.png"]
+    assert json.loads((out / "ladder.json").read_text())["rows"]
+
+
+def test_the_simulator_is_tried_not_timed(tiny: str) -> None:
+    given = ("bench", "ladder", tiny, "--data", "digits", "--batch-size", 2, "--device", "cuda-sim")
+    assert "says nothing of a GPU; add --dry-run" in refused(2, *given)
+    result = invoke(*given, "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["peaks"] is None
+    assert document["rounds"] == 0
+    names = [row["name"] for row in document["rows"]]
+    assert {"naive", "fused", "resident", "unrolled", "no fusion"} <= set(names)
+    assert {row["us"] for row in document["rows"]} == {None}
+    losses = [row["loss"] for row in document["rows"]]
+    assert losses == pytest.approx([losses[0]] * len(losses), rel=1e-4)
+
+
+def test_plots_need_matplotlib(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    given = ("bench", "ladder", tiny, "--data", "digits", *QUICK)
+    assert "pip install 'convloom[plot]'" in refused(1, *given, "--plot", "x.png")
+    assert "pip install 'convloom[plot]'" in refused(1, *given, "--out", "x")
+
+
+def test_without_a_gpu(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "missing", lambda: "this machine has no NVIDIA driver")
+    given = ("bench", "ladder", tiny, "--data", "digits", "--device", "cuda")
+    if device.find().error is None:
+        assert "no NVIDIA driver" in refused(1, *given)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("ladder lenett", "did you mean lenet?"),
+        ("ladder lenet --batch-size 0", "--batch-size must be"),
+        ("ladder lenet --rounds 0", "--rounds"),
+        ("ladder lenet --input-shape 3", "--input-shape must be"),
+        ("ladder lenet --device tpu", "unknown device 'tpu'"),
+        ("climb", "no such command"),
+    ],
+)
+def test_wrong_usage(given: str, part: str) -> None:
+    assert part in refused(2, "bench", *words(given))
