@@ -58,7 +58,9 @@ Device = Annotated[
         "--device",
         metavar="NAME",
         show_default="auto",
-        help="What computes: auto, cpu, or reference (plain NumPy, slow).",
+        help="What computes: cpu; cuda, the NVIDIA GPU; cuda-sim, its kernels on this machine "
+        "without a GPU (slow); reference, plain NumPy (slow). auto is cuda where it can be used, "
+        "else cpu.",
     ),
 ]
 Kernels = Annotated[
@@ -68,7 +70,19 @@ Kernels = Annotated[
         metavar="RUNG",
         show_default="auto",
         help="Highest rung of kernels to use: reference, dense, sparse or winograd on the cpu; "
-        "auto takes the best for each step.",
+        "naive, fused, tiled or warp on cuda; auto takes the best for each step.",
+    ),
+]
+Input = Annotated[
+    str | None,
+    typer.Option(
+        "--input",
+        metavar="WAY",
+        show_default="auto",
+        help="How images reach a GPU: resident keeps them all in its memory, stream copies each "
+        "batch while the steps before it run. auto is resident where they take at most 70 % of "
+        "the free memory, else stream; on the cpu it is all there is. The results are the same "
+        "bits.",
     ),
 ]
 Threads = Annotated[

@@ -13,6 +13,7 @@ from typing import Any
 
 import convloom
 from convloom.backends import get_backend, resolve_device
+from convloom.backends.feeding import has_device_input
 from convloom.cli import report
 from convloom.cli.errors import INTERRUPTED, SUCCESS, as_usage
 from convloom.cli.progress import LiveLine, TrainingDisplay
@@ -24,6 +25,7 @@ from convloom.nn import CrossEntropyLoss, Module, models
 from convloom.training import Callback, Moment, Trainer
 from convloom.training.checkpoint import BEST, LAST
 from convloom.training.config import CONFIG_NAME, RunConfig, load_config, read_toml, resolve
+from convloom.training.feeding import check_input
 
 #: The history's files, beside the checkpoints.
 HISTORY_CSV, HISTORY_JSON = "history.csv", "history.json"
@@ -74,7 +76,9 @@ def check_names(config: RunConfig) -> None:
     if not models.is_file(config.network):
         models.get(config.network)
     check_data(config.data)
-    check_rung(get_backend(resolve_device(config.device)), config.kernels)
+    backend = get_backend(resolve_device(config.device))
+    check_rung(backend, config.kernels)
+    check_input(config.input, backend.name, has_device_input(backend))
     _augmentation(config)
 
 
@@ -259,6 +263,7 @@ def _trainer(run: Run, output: Output) -> Trainer:
         batch_size=config.batch_size,
         device=config.device,
         kernels=config.kernels,
+        input=config.input,
         seed=config.seed,
         schedule=config.make_schedule(),
         clip_norm=config.clip_norm,

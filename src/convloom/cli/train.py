@@ -143,6 +143,7 @@ def train(
     ] = None,
     device: options.Device = None,
     kernels: options.Kernels = None,
+    input: options.Input = None,
     threads: options.Threads = None,
     out: Annotated[
         Path | None,
@@ -192,6 +193,7 @@ def train(
         "seed": seed,
         "device": device,
         "kernels": kernels,
+        "input": input,
         "out": out,
         "checkpoint_every": checkpoint_every,
     }

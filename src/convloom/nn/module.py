@@ -355,7 +355,8 @@ class Module:
             images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
                 ``(x / 255 - mean) / std``; float32 is taken as given.
             batch_size: images at a time.
-            device: ``auto``, ``cpu`` or ``reference`` (NumPy).
+            device: ``auto`` (the GPU where one can be used), ``cpu``, ``cuda``, ``cuda-sim`` or
+                ``reference`` (NumPy).
         """
         return runtime.predictor()(self, images, batch_size=batch_size, device=device)
 

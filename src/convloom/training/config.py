@@ -18,6 +18,7 @@ from typing import Any
 
 from convloom import files
 from convloom.ir import ConvloomError
+from convloom.training.feeding import INPUTS
 from convloom.training.optim import SGD, AdamW, Optimizer, OptimizerError
 from convloom.training.recipes import recipe
 from convloom.training.schedules import Schedule, ScheduleError, parse_schedule
@@ -55,8 +56,9 @@ class RunConfig:
         crop: padding of the random crop in pixels; 0 means none.
         flip: whether images are mirrored at random.
         seed: of initial weights, order, augmentation and dropout.
-        device: ``auto``, ``cpu``, ``reference`` …
+        device: ``auto``, ``cpu``, ``cuda``, ``cuda-sim`` or ``reference``.
         kernels: highest rung of kernels; ``auto`` takes the best.
+        input: how images reach a GPU: ``auto``, ``resident`` or ``stream``.
         out: the run folder; None saves nothing.
         checkpoint_every: steps between checkpoints within an epoch; 0 saves at epochs only.
         log_every: steps between rows of the history's step table; 0 logs none.
@@ -84,6 +86,7 @@ class RunConfig:
     seed: int = 0
     device: str = "auto"
     kernels: str = "auto"
+    input: str = "auto"
     out: str | None = None
     checkpoint_every: int = 0
     log_every: int = 50
@@ -355,6 +358,7 @@ _RULES: dict[str, _Rule] = {
     "seed": _Rule("a whole number from 0 to 2⁶³−1", _whole(0)),
     "device": _NAME,
     "kernels": _NAME,
+    "input": _choice(*INPUTS),
     "out": _FOLDER,
     "checkpoint_every": _Rule("a whole number of steps, 0 for epochs only", _whole(0)),
     "log_every": _Rule("a whole number of steps, 0 for none", _whole(0)),

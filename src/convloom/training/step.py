@@ -106,7 +106,8 @@ def compile(
 
     Args:
         input_shape: (C, H, W) of one image.
-        device: ``auto``, ``cpu``, or ``reference`` (NumPy).
+        device: ``auto`` (the GPU where one can be used), ``cpu``, ``cuda``, ``cuda-sim`` or
+            ``reference`` (NumPy).
         kernels: ``auto``, or the highest rung of the device's ladder to use.
         seed: of parameters not set yet and of dropout masks.
         clip_norm: clip gradients to this global norm.
