@@ -16,13 +16,10 @@ from convloom.backends.cuda.device import architecture
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.nvrtc import Compiler, Cubin, KernelError, Usage, usage_of
 from convloom.backends.cuda.resident import Crops, kernels
-from convloom.backends.cuda.selectors import RUNGS
 from convloom.ir import Plan
 from tests.backends.cuda.networks import evaluate_plan, train_plan
 
 RECORD = Specialisation("record/naive", (("RANKS", 2),))
-#: Every generation in use, Turing to Blackwell.
-CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
 
 
 @pytest.fixture
@@ -221,13 +218,3 @@ def test_a_small_network_compiles(
     for specialisation, cubin in done.items():
         assert cubin.code.startswith(b"\x7fELF"), specialisation
         assert cubin.usage.spilled == 0, specialisation
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("capability", CAPABILITIES)
-def test_every_rung_compiles_for_every_architecture(
-    compiler: Compiler, capability: tuple[int, int]
-) -> None:
-    backend = create()
-    plans = [train_plan(backend, 4, rung) for rung in RUNGS]
-    assert compiler.compile(everything(plans), architecture(capability))
