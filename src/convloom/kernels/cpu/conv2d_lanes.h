@@ -49,8 +49,8 @@ CL_INLINE void spread_pixel(f32* to, const f32* from) {
     }
 }
 
-// Stages a window of an image of G * IN channels for lanes. NCHW sources go through the end of
-// `to`, where `window.rows * window.cols * channels` more floats must be free.
+// Stages a window of an image of G * IN channels for lanes. What must be rearranged is first staged
+// plainly behind it, where `window.rows * window.cols * G * IN` more floats must be free.
 template <class P, bool PLANAR>
 static void stage_lanes(f32* to, const f32* data, i64 height, i64 width, const Window& window) {
     using L = Lanes<P>;

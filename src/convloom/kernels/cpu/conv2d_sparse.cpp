@@ -70,12 +70,15 @@ CL_INLINE void walk(const List& list, const f32* x, f32* dx, i64 x_row, f32* dw,
         CL_UNROLL for (int v = 0; v < NV; v++) store(dw + r * w_row + v * LANES, acc[r][v]);
 }
 
-// Lists the pixels [first, last) of the pooled map whose gradient is not 0. `corner` is the input
-// place of the first pixel of a pooled row's window; neighbours are `col` apart, rows `row`.
+// Distances of input patches, in floats: of neighbouring pool windows, and inside one window.
 struct Patches {
-    i64 row, col;    // between windows
-    i32 inside[4];   // of the four pixels of a window
+    i64 row, col;
+    i32 inside[4];
 };
+
+// Lists the pixels of a strip of the pooled map whose gradient is not 0, with the places of their
+// patches counted from the strip's first window; returns how many. No branch: each entry is
+// written, and stays if it is not 0 (NaN is not).
 
 CL_INLINE i64 list_filter(f32* value, i32* place, const f32* dy, const u8* index, i64 pixel,
                           i64 rows, i64 cols, const Patches& patches) {

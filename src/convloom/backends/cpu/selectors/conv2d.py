@@ -58,8 +58,12 @@ PARTIAL_BYTES = 8 * 1024 * 1024
 
 def select(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
     """Serves float32 tensors whose images are NHWC or NCHW and whose filters are KRSC or KCRS."""
-    tensors = [specs[name] for name in (*node.inputs, *node.outputs)]
-    if kernels == "reference" or not all(_served(spec) for spec in tensors):
+    names = (*node.inputs, *node.outputs)
+    tensors = [specs[name] for name in names]
+    if kernels == "reference" or not all(served(spec) for spec in tensors):
+        return None
+    index = _index_of(node)
+    if any(specs[name].dtype != ("uint8" if name == index else "float32") for name in names):
         return None
     op = node.op
     if isinstance(op, BiasGrad):
@@ -77,8 +81,13 @@ def select(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selecti
     return None
 
 
-def _served(spec: TensorSpec) -> bool:
-    return spec.dtype in ("float32", "uint8") and served(spec)
+def _index_of(node: Node) -> str | None:
+    """The tensor of winners' places, where a pool is fused; the only one that is not float32."""
+    if isinstance(node.op, PooledConv2dGrad):
+        return node.inputs[3]
+    if isinstance(node.op, FusedConv2d) and node.op.pool:
+        return node.outputs[1]
+    return None
 
 
 def _alike(a: TensorSpec, b: TensorSpec) -> bool:

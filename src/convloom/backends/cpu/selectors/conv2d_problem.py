@@ -46,12 +46,7 @@ def served(spec: TensorSpec) -> bool:
 
 @dataclass(frozen=True)
 class Problem:
-    """Sizes and memory order of a convolution. ``c`` and ``kg`` are per group.
-
-    Attributes:
-        w_strides: distance in floats of filters (k), channels, rows and columns of the filter
-            tensor, and of neighbouring groups.
-    """
+    """Sizes and memory order of a convolution: ``c`` channels a group, ``k`` filters in all."""
 
     n: int
     c: int
