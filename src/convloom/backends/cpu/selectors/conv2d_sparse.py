@@ -110,7 +110,7 @@ def sparse_grad(problem: Problem, tensors: SparseTensors) -> Selection:
 
 
 def _slice(problem: Problem) -> int:
-    """Channels of an item: at most 128 if they halve, so that a strip of the input stays in cache."""
+    """Channels of an item: halved while above 128, so that a strip stays in cache."""
     channels = problem.c
     while channels > 128 and channels % 2 == 0:
         channels //= 2
