@@ -13,9 +13,8 @@ asked to stop has run exactly the steps that it reported.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +31,7 @@ from convloom.backends.feeding import (
     StreamRunner,
 )
 from convloom.ir import ConvloomError
+from convloom.training.pace import Pace, Part
 from convloom.training.protocols import (
     Batch,
     Batches,
@@ -48,8 +48,6 @@ AUTO, RESIDENT, STREAM = INPUTS = ("auto", "resident", "stream")
 PREFETCH = 2
 #: Share of the device's free memory that a data set may take where nobody asked for it.
 _FAIR_SHARE = 0.7
-#: Seconds of work that may be asked for before its first step is reported.
-_PATIENCE = 0.2
 #: Reports that are awaited at a time: of graphs of many steps, or of single steps.
 _GRAPHS_AHEAD, _STEPS_AHEAD = 4, 12
 
@@ -66,11 +64,13 @@ class Course:
         hyper: the hyper values of each step, by name.
         settled: whether step i must be reported before any later one begins.
         stop: whether to begin no further step.
+        another: whether the next epoch will be asked for.
     """
 
     hyper: Sequence[Mapping[str, float]]
     settled: Callable[[int], bool] = lambda step: True
     stop: Callable[[], bool] = lambda: False
+    another: bool = False
 
     def until_settled(self, step: int, most: int) -> int:
         """How many steps from ``step`` on may run without a look at the course: 1 to ``most``."""
@@ -200,6 +200,10 @@ class PlainFeed:
                 yield self._engine.evaluate_step(batch.images, batch.labels)
 
 
+#: An epoch's order, and where its crops begin.
+_Drawn = tuple[np.ndarray, np.ndarray | None]
+
+
 class ResidentFeed:
     """The data set lies in the device's memory; the host asks for many steps at a time.
 
@@ -221,32 +225,37 @@ class ResidentFeed:
         self._data = device.upload(Samples(batches.images, batches.labels, scale, shift))
         self._runners: dict[tuple[str, int], tuple[Executable, ResidentRunner]] = {}
         self._pace = Pace()
+        self._thread = ThreadPoolExecutor(1, "convloom-order")
+        self._early: dict[int, Future[_Drawn]] = {}
 
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """Steps in graphs of many; their reports come while later ones run."""
-        draws = self._batches.draws(epoch)
+        early = self._early.pop(epoch, None)
+        drawn = self._draw(epoch) if early is None else early.result()
+        if course.another:
+            self._early = {epoch + 1: self._thread.submit(self._draw, epoch + 1)}
         rates = self._engine.hyper_rows(course.hyper)
         self._engine.begin_steps()
-        asked = self._asked(epoch, start_batch, course, rates, draws)
+        asked = self._asked(drawn, start_batch, course, rates)
         return self._pace.reported(asked, _GRAPHS_AHEAD)
 
     def evaluate(self) -> Iterator[StepResult]:
         """Figures of each batch of epoch 0."""
         course = Course([{}] * len(self._batches), settled=lambda step: False)
-        asked = self._asked(0, 0, course, None, None)
+        asked = self._asked((self._batches.order(0), None), 0, course, None)
         return self._pace.reported(asked, _GRAPHS_AHEAD)
 
     def _asked(
         self,
-        epoch: int,
+        drawn: _Drawn,
         start_batch: int,
         course: Course,
         rates: np.ndarray | None,
-        draws: np.ndarray | None,
-    ) -> Generator[_Part, None, None]:
+    ) -> Generator[Part, None, None]:
         """Asks for the steps, some at a time. Full batches and the short last one are two plans."""
         kind, step = "evaluate" if rates is None else "train", 0
-        for order in self._orders(epoch, start_batch):
+        whole, draws = drawn
+        for order in self._orders(whole, start_batch):
             count, size = order.shape
             executable, runner = self._runner(kind, size)
             runner.begin(
@@ -263,11 +272,14 @@ class ResidentFeed:
                     asked = runner.ask(most)
                     self._engine.ran(executable, 0 if rates is None else asked.steps)
                 step += asked.steps
-                yield _Part(asked, size, course.settled(step - 1))
+                yield Part(asked, size, course.settled(step - 1))
 
-    def _orders(self, epoch: int, start_batch: int) -> Iterator[np.ndarray]:
+    def _draw(self, epoch: int) -> _Drawn:
+        return self._batches.order(epoch), self._batches.draws(epoch)
+
+    def _orders(self, order: np.ndarray, start_batch: int) -> Iterator[np.ndarray]:
         """The samples of full batches (batches, batch size), and of the short last one (1, n)."""
-        size, order = self._batches.batch_size, self._batches.order(epoch)
+        size = self._batches.batch_size
         full = min(len(order) // size, len(self._batches))
         if start_batch < full:
             yield order[start_batch * size : full * size].reshape(-1, size)
@@ -309,7 +321,7 @@ class StreamFeed:
 
     def _asked(
         self, epoch: int, start_batch: int, course: Course, rates: np.ndarray | None
-    ) -> Generator[_Part, None, None]:
+    ) -> Generator[Part, None, None]:
         if not course.hyper:
             return
         with finished(self._source(epoch, start_batch)) as batches:
@@ -319,7 +331,7 @@ class StreamFeed:
                     asked = self._ask(batch.images, labels, None if rates is None else rates[step])
                 else:
                     asked = self._plain(batch, None if rates is None else course.hyper[step])
-                yield _Part(asked, len(labels), course.settled(step))
+                yield Part(asked, len(labels), course.settled(step))
                 if course.stop():
                     return
 
@@ -368,63 +380,3 @@ class StreamFeed:
         if isinstance(self._batches, DeviceBatches):
             scale, shift = self._batches.coefficients
         return Samples(images[:0], none, scale, shift)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Steps of ``size`` images each that were asked for; ``settled``: nothing may follow yet."""
-
-    asked: Asked
-    size: int
-    settled: bool
-
-
-class Pace:
-    """Reports steps in order, and finds how many may be asked for before they are.
-
-    A device should never wait for the host, and who asks training to stop should not wait long for
-    the device: so the steps on their way are those of a fraction of a second.
-
-    Attributes:
-        most: steps that may be asked for at once.
-    """
-
-    def __init__(self) -> None:
-        self.most = 1
-        self._room = 1
-
-    def reported(self, parts: Generator[_Part, None, None], ahead: int) -> Iterator[StepResult]:
-        """The results of each step; ``parts`` are asked for by being taken."""
-        waiting: deque[_Part] = deque()
-        began = time.perf_counter()
-        try:
-            for part in parts:
-                waiting.append(part)
-                while waiting and (part.settled or self._enough(waiting, ahead)):
-                    results = waiting[0].asked.results()
-                    now = time.perf_counter()
-                    self._learn((now - began) / waiting[0].asked.steps)
-                    began = now
-                    yield from _steps(results, waiting.popleft().size)
-            while waiting:
-                yield from _steps(waiting[0].asked.results(), waiting.popleft().size)
-        finally:
-            # Whoever leaves early must find nothing on its way.
-            for part in waiting:
-                with contextlib.suppress(DeviceError):
-                    part.asked.results()
-            parts.close()
-
-    def _enough(self, waiting: Sequence[_Part], ahead: int) -> bool:
-        steps = sum(part.asked.steps for part in waiting)
-        return len(waiting) >= ahead or (len(waiting) > 1 and steps > self._room)
-
-    def _learn(self, seconds: float) -> None:
-        """A step, with the host's own work on its report, took this long."""
-        self._room = max(1, int(_PATIENCE / max(seconds, 1e-9)))
-        self.most = max(1, self._room // _GRAPHS_AHEAD)
-
-
-def _steps(results: Results, size: int) -> Iterator[StepResult]:
-    for loss, (first, five) in zip(results.losses.tolist(), results.corrects.tolist(), strict=True):
-        yield StepResult(loss, first, five, size)

@@ -183,7 +183,8 @@ class Loop:
         def settled(step: int) -> bool:
             return watched or (every > 0 and (begun.step + step + 1) % every == 0)
 
-        return lrs, Course(hyper, settled, self._stop_asked)
+        another = begun.epoch + 1 - begun.first_epoch < begun.epochs
+        return lrs, Course(hyper, settled, self._stop_asked, another)
 
     def _count(self, result: StepResult, lr: float) -> None:
         progress = self.progress
