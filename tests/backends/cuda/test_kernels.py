@@ -52,7 +52,7 @@ from convloom.ops import (
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from tests.backends.cuda.trials import Trial, check
-from tests.backends.harness import integers, normals
+from tests.backends.harness import integers, normals, outcome
 from tests.zoo import AVG_POOL, CLASSES, CONV, ELEMENTWISE, LINEAR, MAX_POOL, Case
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
@@ -456,6 +456,70 @@ class TestUpdate:
         rates = hyper_vector({"lr": 0.1, "momentum": 0.9})
         op = SGD((1.0,) * count, (1.0,) * count)
         check([Trial(op, (rates, *tensors))], backend, rung)
+
+
+# Sizes -----------------------------------------------------------------------------------------
+
+
+class TestLargeBatch:
+    """More samples than 16 bits count; tiny ones, so that the simulator has time for them."""
+
+    N = 70_000
+
+    def image_trials(self) -> Iterator[Trial]:
+        n, geometry = self.N, ((1, 1), (1, 0))
+        x, w, b = integers((n, 1, 2, 2), 0), integers((2, 1, 2, 2), 1), integers((2,), 2)
+        (y,) = Conv2d(*geometry).infer(*specs_of(x, w))
+        dy = integers(y.shape, 3, -1, 2)
+        yield Trial(FusedConv2d(*geometry, activation="relu"), (x, w, b), True)
+        yield Trial(FusedConv2dDgrad(*geometry, size=(2, 2), mask="relu"), (dy, w, x), True)
+        yield Trial(FusedConv2dWgrad(*geometry, kernel=(2, 2)), (x, dy), True)
+        yield Trial(Conv2d(*geometry), (x, w, b), True)
+        yield Trial(Conv2dDgrad(*geometry, size=(2, 2)), (dy, w), True)
+        yield Trial(Conv2dWgrad(*geometry, kernel=(2, 2)), (x, dy), True)
+        pool = MaxPool2d((2, 2), (2, 2))
+        yield Trial(pool, (x,), True)
+        yield Trial(MaxPool2dGrad((2, 2)), pool.reference(x), True)
+        yield Trial(BiasGrad(), (x,), True)
+        yield Trial(Concat(), (x, x), True)
+        yield Trial(ReLU(), (x,), True)
+
+    def row_trials(self) -> Iterator[Trial]:
+        n = self.N
+        x, w, dy = integers((n, 3), 0), integers((2, 3), 1), integers((n, 2), 2, -1, 2)
+        yield Trial(FusedLinear("relu"), (x, w), True)
+        yield Trial(FusedLinearDgrad("relu"), (dy, w, x), True)
+        yield Trial(FusedLinearWgrad(), (x, dy), True)
+        yield Trial(Linear(), (x, w), True)
+        yield Trial(LinearDgrad(), (dy, w), True)
+        yield Trial(LinearWgrad(), (x, dy), True)
+        labels = np.arange(n) % 3
+        yield Trial(SoftmaxCrossEntropy(), (x, labels))
+        probability = SoftmaxCrossEntropy().reference(x, labels)[1]
+        dloss = np.array(1.0, np.float32)
+        yield Trial(SoftmaxCrossEntropyGrad(), (probability, labels, dloss))
+        yield Trial(TopKCorrect(2), (x, labels), True)
+        yield Trial(Dropout(0.5), (x, counter_vector(1, 2)), True)
+
+    @pytest.mark.slow
+    def test_images(self, backend: Backend, rung: str) -> None:
+        check(list(self.image_trials()), backend, rung)
+
+    @pytest.mark.slow
+    def test_rows(self, backend: Backend, rung: str) -> None:
+        check(list(self.row_trials()), backend, rung)
+
+    @pytest.mark.gpu
+    @pytest.mark.slow
+    def test_tensor_past_two_to_the_31(self, rung: str) -> None:
+        """The output has 2.15 billion elements; its first and last image are looked at."""
+        x = integers((self.N, 1, 31, 31), 0)
+        w, op = integers((32, 1, 1, 1), 1), Conv2d()
+        y = outcome(op, x, w, backend=get_backend("cuda"), kernels=rung).outputs[0]
+        assert y.size > 2**31
+        for image in (0, -1):
+            at = slice(image, None) if image else slice(1)
+            np.testing.assert_array_equal(y[at], op.reference(x[at], w)[0])
 
 
 def test_naive_fuses_nothing(backend: Backend) -> None:
