@@ -8,6 +8,7 @@ from convloom import nn
 from convloom.backends.base import LayoutPolicy
 from convloom.compiler.layout import choose_layouts, is_view
 from convloom.ir import KRSC, NHWC, ROW_MAJOR, Graph, Layout, flattened_nhwc
+from convloom.training.graphs import prediction_graph
 from tests.compiler.helpers import AnyBackend, lenet, training
 
 POLICY = AnyBackend.layout_policy
@@ -45,6 +46,18 @@ def test_dropout_behind_the_flatten_makes_it_a_real_step() -> None:
     assert graph.specs["1.out"].layout == ROW_MAJOR
     assert graph.specs["3.weight"].layout == ROW_MAJOR
     assert flattens(graph) == [False, False]
+
+
+def test_weights_that_lie_in_memory_keep_their_order() -> None:
+    """Without its dropout the network would order them otherwise."""
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Dropout(0.5), nn.Linear(2 * 64, 5))
+    trained = choose_layouts(training(model, (1, 10, 10)), POLICY)
+    predicts = prediction_graph(model.trace((1, 10, 10), 2))
+    alone = choose_layouts(predicts, POLICY)
+    assert alone.specs["3.weight"].layout == flattened_nhwc(2, 8, 8)
+    graph = choose_layouts(predicts, POLICY, trained.specs)
+    assert graph.specs["3.weight"] == trained.specs["3.weight"]
+    assert flattens(graph) == [False]
 
 
 def test_relu_behind_the_flatten_keeps_it_free() -> None:

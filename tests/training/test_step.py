@@ -142,6 +142,32 @@ def test_rates_change_without_compiling() -> None:
         step.set_hyper(learning_rate=1.0)
 
 
+def test_dropout_behind_a_flatten_is_evaluated_on_the_trained_weights() -> None:
+    """Without the dropout, the weights behind it would be laid out otherwise."""
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Dropout(0.5), nn.Linear(400, 5))
+    engine = Engine(
+        model,
+        loss=nn.CrossEntropyLoss(),
+        optimizer=cl.optim.SGD(lr=0.01),
+        input_shape=SHAPE,
+        device="cpu",
+    )
+    x, y = batch(8)
+    engine.train_step(x, y)
+    found = engine.evaluate_step(x, y)
+    logits = engine.predict(x)
+    twin = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.Flatten(), torch.nn.Linear(400, 5)
+    )
+    held = model.state_dict()
+    pairs = {"0.weight": "0.weight", "0.bias": "0.bias", "2.weight": "3.weight", "2.bias": "3.bias"}
+    twin.load_state_dict({mine: torch.from_numpy(held[ours]) for mine, ours in pairs.items()})
+    wanted = twin(torch.from_numpy(x)).detach()
+    np.testing.assert_allclose(logits, wanted.numpy(), rtol=1e-4, atol=1e-5)
+    loss = torch.nn.functional.cross_entropy(wanted, torch.from_numpy(y))
+    np.testing.assert_allclose(found.loss, float(loss), rtol=1e-5)
+
+
 def test_dropout_masks_differ_from_step_to_step_and_repeat_from_the_seed() -> None:
     def losses(seed: int) -> list[float]:
         model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 5))

@@ -106,6 +106,7 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     from convloom.backends import get_backend
     from convloom.cli.runs import make_network
     from convloom.compiler import compile_graph
+    from convloom.ir import Role
     from convloom.nn import CrossEntropyLoss
     from convloom.training.graphs import INDEX, evaluation_graph, prediction_graph, training_graph
 
@@ -113,13 +114,18 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     shape = shape or known_shape
     forward = make_network(config.network, shape, classes).trace(shape, config.batch_size)
     loss = CrossEntropyLoss(label_smoothing=config.label_smoothing)
-    graphs = (
-        training_graph(forward, loss, INDEX, config.make_optimizer(), config.clip_norm is not None),
-        evaluation_graph(forward, loss, INDEX),
-        prediction_graph(forward),
-    )
+    clips = config.clip_norm is not None
+    training = training_graph(forward, loss, INDEX, config.make_optimizer(), clips)
     backend = get_backend("cuda")
-    return [compile_graph(graph, backend, config.kernels) for graph in graphs]
+    first = compile_graph(training, backend, config.kernels)
+    # Weights keep the order that training chose; those that were only loaded take the best.
+    held = {name: first.spec(name) for name in forward.named(Role.PARAMETER)}
+    return [
+        first,
+        compile_graph(evaluation_graph(forward, loss, INDEX), backend, config.kernels, held),
+        compile_graph(prediction_graph(forward), backend, config.kernels, held),
+        compile_graph(prediction_graph(forward), backend, config.kernels),
+    ]
 
 
 def _kernels(plans: list[Plan]) -> dict[Specialisation, tuple[str, int]]:

@@ -9,10 +9,21 @@ logical order; a shared weight), the Flatten becomes a real step that reorders.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from convloom.backends.base import LayoutPolicy
-from convloom.ir import KRSC, NHWC, ROW_MAJOR, Graph, Layout, Node, Role, flattened_nhwc
+from convloom.ir import (
+    KRSC,
+    NHWC,
+    ROW_MAJOR,
+    Graph,
+    Layout,
+    Node,
+    Role,
+    TensorSpec,
+    flattened_nhwc,
+)
 from convloom.ops import (
     Add,
     Conv2d,
@@ -35,16 +46,24 @@ _LINEAR: Mapping[Any, tuple[int, int]] = {
     LinearDgrad: (2, 1),
     LinearWgrad: (0, 2),
 }
+_NOTHING: Mapping[str, TensorSpec] = MappingProxyType({})
 #: {op: index of its filter-shaped operand}; outputs count after inputs.
 _CONV: Mapping[Any, int] = {Conv2d: 1, Conv2dDgrad: 1, Conv2dWgrad: 2}
 
 
-def choose_layouts(graph: Graph, policy: LayoutPolicy) -> Graph:
-    """The graph with a layout in every spec. Tensors given by the host stay row-major."""
+def choose_layouts(
+    graph: Graph, policy: LayoutPolicy, held: Mapping[str, TensorSpec] = _NOTHING
+) -> Graph:
+    """The graph with a layout in every spec. Tensors given by the host stay row-major.
+
+    Args:
+        held: parameters that lie in memory already, as another graph of the same network chose;
+            no Linear weight is ordered otherwise.
+    """
     layouts: dict[str, Layout] = {}
     if policy.images == "nhwc":
         layouts.update(_image_layouts(graph))
-        layouts.update(_flat_layouts(graph))
+        layouts.update(_flat_layouts(graph, held))
     if policy.filters == "krsc":
         layouts.update(_filter_layouts(graph))
     layouts.update(_follow_parameters(graph, layouts))
@@ -106,7 +125,7 @@ class _FlatGroups:
         return groups
 
 
-def _flat_layouts(graph: Graph) -> dict[str, Layout]:
+def _flat_layouts(graph: Graph, held: Mapping[str, TensorSpec]) -> dict[str, Layout]:
     """Layouts of flattened activations, and of the Linear weights that meet them."""
     groups = _FlatGroups(graph)
     for node in graph.nodes:
@@ -116,8 +135,11 @@ def _flat_layouts(graph: Graph) -> dict[str, Layout]:
     weights: dict[str, set[Layout]] = {}
     for members in groups.members().values():
         layout = _flat_layout(graph, set(members))
-        for node, (_, weight_at) in _linear_meeting(graph, set(members)):
-            weights.setdefault(operand(node, weight_at), set()).add(layout)
+        met = [operand(node, at) for node, (_, at) in _linear_meeting(graph, set(members))]
+        if any(name in held and held[name].layout != layout for name in met):
+            layout = ROW_MAJOR  # e.g. the network trains with a dropout here that is gone now
+        for name in met:
+            weights.setdefault(name, set()).add(layout)
         if layout is not ROW_MAJOR:
             layouts.update(dict.fromkeys(members, layout))
     torn = {name for name, wanted in weights.items() if len(wanted) > 1}

@@ -16,7 +16,7 @@ from convloom.backends import Executable, Storage, get_backend, resolve_device
 from convloom.backends.feeding import DeviceInput, device_input
 from convloom.backends.locks import Lock
 from convloom.compiler import compile_graph
-from convloom.ir import ConvloomError, Graph, Plan, ShapeError
+from convloom.ir import ConvloomError, Graph, Plan, ShapeError, TensorSpec
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
 from convloom.training.arguments import check_model
@@ -89,6 +89,8 @@ class Engine:
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
         self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
+        #: What lies in memory already, in an order that every further plan must keep to.
+        self._held: Mapping[str, TensorSpec] = {}
         self._storage = self._new_storage()
 
     @property
@@ -303,7 +305,7 @@ class Engine:
         )
 
     def _compiled(self, graph: Graph) -> Plan:
-        return compile_graph(graph, self._backend, self.kernels)
+        return compile_graph(graph, self._backend, self.kernels, self._held)
 
     def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         if key not in self._plans:
@@ -316,6 +318,7 @@ class Engine:
         plan = self._training_plan(1, INDEX) if trains else self._prediction(1)
         self.model.initialize(self.seed)
         self._storage = storage = self._backend.storage(plan)
+        self._held = storage.layouts
         self.pull_weights()
         if "loss.grad" in storage.layouts:
             storage.write("loss.grad", np.ones((), np.float32))
