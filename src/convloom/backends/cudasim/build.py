@@ -53,6 +53,8 @@ _FLAGS = (
 )
 #: Without these g++ calls a function for each use of shared memory, and keeps libraries for ever.
 _GNU_FLAGS = ("-fno-extern-tls-init", "-fno-gnu-unique")
+#: Without the first zig builds a C++ library, which nothing here uses; the second it adds itself.
+_ZIG_FLAGS = ("-nostdlib++", "-fno-sanitize=undefined")
 _RUNTIME = "sim/runtime/runtime.cpp"
 #: Specialisations in one translation unit. More would leave cores idle at the end of a batch.
 _MOST_TOGETHER = 8
@@ -161,13 +163,14 @@ class Workshop:
     def runtime(self) -> Path:
         """The runtime library, which kernels are linked to."""
         digest = source_digest(_RUNTIME, SOURCES)
-        key = self._key(digest, *self.mode.runtime)
+        key = self._key(digest, *_FLAGS, *self._own_flags(), *self.mode.runtime)
         path = self.cache.path(f"runtime-{self.mode.name}", key)
         if self.cache.holds(path):
             return path
         output = self._workplace() / path.name
         # The soname is what a kernel's library asks for, wherever the file lies.
-        flags = (*_FLAGS, "-O2", "-g1", "-shared", f"-Wl,-soname,{path.name}", *self.mode.runtime)
+        named = ("-shared", f"-Wl,-soname,{path.name}")
+        flags = (*_FLAGS, *self._own_flags(), "-O2", "-g1", *named, *self.mode.runtime)
         self._run(flags, SOURCES / _RUNTIME, output, "simulator runtime")
         return self._published(output, path)
 
@@ -202,12 +205,12 @@ class Workshop:
         spaced = "-fsanitize=address" in " ".join(self.mode.compile)
         middle = source.with_suffix(".s" if spaced else ".o")
         include = () if self.sources == SOURCES else (f"-I{self.sources}",)
-        flags = (*_FLAGS, *self._gnu_flags(), *self._prefixes(), *include, *self.mode.compile)
+        flags = (*_FLAGS, *self._own_flags(), *self._prefixes(), *include, *self.mode.compile)
         self._run((*flags, "-S" if spaced else "-c"), source, middle, unit.title, unit.text)
         if spaced:
             middle.write_text(with_gaps(middle.read_text()))
-        linked = ("-shared", "-pthread", *self.mode.link, "-Wl,--no-as-needed", str(self.runtime))
-        self._run(linked, middle, output, unit.title)
+        linked = ("-shared", "-pthread", "-Wl,--no-as-needed", str(self.runtime))
+        self._run((*linked, *self._own_flags(), *self.mode.link), middle, output, unit.title)
         for done in (source, middle):
             done.unlink()
         return self._published(output, path)
@@ -238,8 +241,11 @@ class Workshop:
             f"-fmacro-prefix-map={root}/=" for root in dict.fromkeys((SOURCES, self.sources))
         )
 
-    def _gnu_flags(self) -> tuple[str, ...]:
-        return _GNU_FLAGS if _is_gcc(self.compiler) else ()
+    def _own_flags(self) -> tuple[str, ...]:
+        """What this compiler needs besides."""
+        if _is_gcc(self.compiler):
+            return _GNU_FLAGS
+        return _ZIG_FLAGS if self.compiler.name == "zig c++" else ()
 
     def _unit_key(self, unit: _Unit) -> str:
         sources = (
@@ -248,7 +254,13 @@ class Workshop:
             source_digest(_RUNTIME, SOURCES),
             self._source_digest(f"{unit.kernels[0].source}.cu"),
         )
-        facts = (*_FLAGS, *self.mode.compile, *self.mode.link, *self.mode.runtime)
+        facts = (
+            *_FLAGS,
+            *self._own_flags(),
+            *self.mode.compile,
+            *self.mode.link,
+            *self.mode.runtime,
+        )
         return self._key(unit.text, *sources, *facts)
 
     def _source_digest(self, name: str) -> str:

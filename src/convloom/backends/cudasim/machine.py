@@ -397,9 +397,12 @@ class _Child:
         return f"{_summary(text, self._process.returncode)} (full report: {path})"
 
 
+_OUTSIDE = "access outside the step's tensors or the block's shared memory"
 #: AddressSanitizer's words for what happens here.
 _PLAIN_WORDS = {
-    "use-after-poison": "access outside the step's tensors or the block's shared memory",
+    "use-after-poison": _OUTSIDE,
+    "heap-buffer-overflow": _OUTSIDE,
+    "global-buffer-overflow": _OUTSIDE,
     "SEGV": "invalid memory access",
     "stack-overflow": "local variables overflow the simulator's stack",
 }

@@ -54,7 +54,7 @@ MODES = {
     mode.name: mode
     for mode in (
         Mode("plain", ("-O2", "-g1")),
-        Mode("debug", ("-O0", "-g"), runtime=("-DCONVLOOM_SIM_LARGE_FRAMES",)),
+        Mode("debug", ("-O0", "-g"), runtime=("-g", "-DCONVLOOM_SIM_LARGE_FRAMES")),
         Mode(
             "asan",
             ("-O1", "-g1", _SANITIZERS, "-fno-sanitize-recover=all"),
