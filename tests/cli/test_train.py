@@ -100,6 +100,19 @@ def test_flags_reach_the_settings(tmp_path: Path, net: Path) -> None:
     assert (config.device, config.kernels, config.checkpoint_every) == ("cpu", "dense", 10)
 
 
+def test_both_ways_of_input_on_the_simulator(tmp_path: Path, net: Path) -> None:
+    losses = []
+    for way in ("resident", "stream"):
+        out = tmp_path / way
+        flags = words(f"--epochs 1 --augment --crop 1 --device cuda-sim --input {way}")
+        result = invoke("train", f"{net}:make_model", "--data", "digits", *flags, "--out", out)
+        assert result.exit_code == 0, result.output
+        assert load_config(out).input == way
+        row = json.loads((out / "history.json").read_text())["epochs"][0]
+        losses.append((row["loss"], row["val_loss"]))
+    assert losses[0] == losses[1]
+
+
 def test_settings_from_a_file_and_flags_win(tmp_path: Path) -> None:
     file, out = tmp_path / "run.toml", tmp_path / "a"
     file.write_text('network = "lenet"\ndata = "digits"\nepochs = 1\nbatch-size = 50\nlr = 0.02\n')
@@ -186,6 +199,8 @@ def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
         ("lenet --data digits --optimizer adam", "'sgd' or 'adamw'"),
         ("lenet --data digits --device gpu", "unknown device 'gpu'"),
         ("lenet --data digits --kernels best", "kernels='best'"),
+        ("lenet --data digits --input pinned", "--input must be 'auto' or 'resident' or 'stream'"),
+        ("lenet --data digits --device cpu --input stream", "is for GPUs"),
         ("lenet --data digits --crop 200", "0 to 127"),
         ("lenet --data digits --momentum 0 --nesterov", "momentum"),
         ("lenet --data digits --quite", "did you mean --quiet?"),
