@@ -162,6 +162,10 @@ class TestCompiler:
         log.unlink()
         assert not list(compiler.cache.folder.glob("*"))
 
+    def test_foreign_architecture(self, compiler: Compiler) -> None:
+        with pytest.raises(KernelError, match=r"does not compile for sm_199.*pip install -U"):
+            compiler.compile([RECORD], "sm_199")
+
     def test_without_cuda_core(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "cuda.core", None)
         with pytest.raises(KernelError, match=r"pip install 'convloom\[cuda13\]'"):

@@ -155,6 +155,12 @@ def compile_kernel(specialisation: Specialisation, arch: str) -> Cubin:
     except Exception as error:
         compiler = f"{compiler_identity()} for {arch}"
         told = str(error).replace("\0", "")
+        if "--gpu-architecture" in told:
+            raise KernelError(
+                f"{compiler_identity()} does not compile for {arch}, the architecture of a GPU "
+                "that is newer or older than it; pip install -U 'convloom[cuda13]', or "
+                "'convloom[cuda12]' for a GPU older than compute capability 7.5"
+            ) from None
         raise KernelError(refusal(compiler, describe(specialisation), text, told)) from None
     name = symbol.decode() if isinstance(symbol, bytes) else str(symbol)
     return Cubin(code, name, usage_of(name, log.getvalue()))
