@@ -75,3 +75,18 @@ def test_this_machines_gpu_is_the_default(net: str, monkeypatch: pytest.MonkeyPa
 )
 def test_wrong_usage(given: str, part: str) -> None:
     assert part in refused(2, "build", *words(given))
+
+
+def test_the_recipe_s_crops_are_compiled_too() -> None:
+    """vgg-small's recipe augments: resident data wants a gather kernel of its own."""
+    from convloom.backends.cuda.resident import kernels
+    from convloom.backends.feeding import Crops
+    from convloom.cli.build import _kernels, _plans
+    from convloom.cli.runs import crops_of
+    from convloom.training.config import resolve
+
+    config = resolve({}, {"network": "vgg-small", "data": "cifar10", "device": "cuda"})
+    assert crops_of(config) == Crops(4)
+    wanted = _kernels(_plans(config, (3, 32, 32)), crops_of(config))
+    assert kernels((3, 32, 32), 9, Crops(4))[0] in wanted
+    assert kernels((3, 32, 32), 9, None)[0] in wanted

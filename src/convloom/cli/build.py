@@ -15,6 +15,7 @@ from convloom.cli.terminal import Output, table
 if TYPE_CHECKING:
     from convloom.backends.cuda.launch import Specialisation
     from convloom.backends.cuda.nvrtc import Cubin
+    from convloom.backends.feeding import Crops
     from convloom.ir import Plan
     from convloom.training.config import RunConfig
 
@@ -76,7 +77,7 @@ def build(
     ($CONVLOOM_CACHE) is taken, compile nothing.
     """
     from convloom.backends.cuda.nvrtc import shared_compiler
-    from convloom.cli.runs import check_names
+    from convloom.cli.runs import check_names, crops_of
     from convloom.training.config import resolve
 
     flags = {
@@ -90,7 +91,7 @@ def build(
         config = resolve({}, flags)
         check_names(config)
     shape = _shape(input_shape)
-    wanted = _kernels(_plans(config, shape))
+    wanted = _kernels(_plans(config, shape), crops_of(config))
     compiler = shared_compiler()
     rows = [
         _row(kernel, layers, shared, name, cubin)
@@ -128,8 +129,12 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     ]
 
 
-def _kernels(plans: list[Plan]) -> dict[Specialisation, tuple[str, int]]:
-    """{kernel: (the layers it serves, the most dynamic shared memory of a launch)}."""
+def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tuple[str, int]]:
+    """{kernel: (the layers it serves, the most dynamic shared memory of a launch)}.
+
+    Args:
+        crops: how training images are augmented; streamed ones are on the host.
+    """
     from convloom.backends.cuda.resident import kernels
 
     layers: dict[Specialisation, dict[str, None]] = {}
@@ -137,9 +142,10 @@ def _kernels(plans: list[Plan]) -> dict[Specialisation, tuple[str, int]]:
     for plan in plans:
         _, *image = plan.spec("input").shape
         hyper = plan.graph.specs.get("hyper")
-        ends = kernels((image[0], image[1], image[2]), hyper.size if hyper else 0, None)
-        for kernel, name in zip(ends, ("input", "results"), strict=True):
-            layers.setdefault(kernel, {})[name] = None
+        for drawn in dict.fromkeys((None, crops if hyper else None)):
+            ends = kernels((image[0], image[1], image[2]), hyper.size if hyper else 0, drawn)
+            for kernel, name in zip(ends, ("input", "results"), strict=True):
+                layers.setdefault(kernel, {})[name] = None
         for step in plan.steps:
             for phase in step.selection.launch.phases:
                 layers.setdefault(phase.kernel, {})[step.node.layer] = None

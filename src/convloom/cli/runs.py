@@ -13,7 +13,7 @@ from typing import Any
 
 import convloom
 from convloom.backends import get_backend, resolve_device
-from convloom.backends.feeding import has_device_input
+from convloom.backends.feeding import Crops, has_device_input
 from convloom.cli import report
 from convloom.cli.errors import INTERRUPTED, SUCCESS, as_usage
 from convloom.cli.progress import LiveLine, TrainingDisplay
@@ -279,6 +279,14 @@ def _augmentation(config: RunConfig) -> Augmentation | None:
     if not config.crop and not config.flip:
         return None
     return Augmentation(padding=config.crop, flip=config.flip)
+
+
+def crops_of(config: RunConfig) -> Crops | None:
+    """The settings' augmentation as a GPU makes it."""
+    augmentation = _augmentation(config)
+    if augmentation is None:
+        return None
+    return Crops(augmentation.padding, augmentation.reflect)
 
 
 def _new_folder(config: RunConfig) -> Path:

@@ -151,10 +151,10 @@ class Trainer:
         Called again, it trains on for as many epochs more: momentum and the count of epochs go on,
         the schedule starts anew. Each epoch has an order of its own.
 
-        Ctrl-C (or SIGTERM) finishes the step, saves ``last.safetensors`` and raises
-        TrainingInterrupted, which says how to resume; a second one stops at once. A loss that is
-        not finite ends training at once, and no checkpoint is written: those that exist hold the
-        last good weights.
+        Ctrl-C (or SIGTERM) finishes the step (on a GPU, those on their way), saves
+        ``last.safetensors`` and raises TrainingInterrupted, which says how to resume; a second one
+        stops at once. A loss that is not finite ends training at once, and no checkpoint is
+        written: those that exist hold the last good weights.
 
         Args:
             train: what to learn from.
