@@ -143,11 +143,39 @@ class TestConvolution:
         ]
         check(trials, backend, rung)
 
+    def test_sparse(self, backend: Backend, rung: str) -> None:
+        """Odd maps, strips of an image, several blocks of channels, and filters below 3x3."""
+        trials = []
+        for n, c, k, size, kernel, padding in (
+            (3, 16, 8, (9, 7), (3, 3), (1, 1)),
+            (2, 32, 24, (8, 10), (3, 3), (0, 0)),
+            (1, 64, 8, (7, 6), (2, 3), (0, 1)),
+            (5, 16, 8, (6, 6), (1, 1), (0, 0)),
+            (1, 32, 8, (20, 40), (3, 3), (1, 1)),
+        ):
+            for exact, make in ((True, integers), (False, normals)):
+                x, w = make((n, c, *size), 1), make((k, c, *kernel), 2)
+                forward = FusedConv2d(padding=padding, activation="relu", pool=2)
+                y, index = forward.reference(x, w)
+                dyp = make(y.shape, 3)
+                for needs_dx, has_bias, mask in ((True, False, "relu"), (False, True, "none")):
+                    op = PooledConv2dGrad(
+                        padding=padding,
+                        size=size,
+                        kernel=kernel,
+                        mask=mask,
+                        needs_dx=needs_dx,
+                        has_bias=has_bias,
+                    )
+                    trials.append(Trial(op, (x, w, dyp, index), exact))
+        served = check(trials, backend, rung)
+        assert rung != "sparse" or served == len(trials)
+
     def test_lenet_layers(self, backend: Backend, rung: str) -> None:
         """The shapes that training meets, at a batch that leaves tails."""
         trials = []
         for c, k, side in ((1, 16, 28), (16, 32, 14)):
-            x, w, b = normals((5, c, side, side), c), normals((k, c, 3, 3), 1), normals((k,), 2)
+            x, w, b = normals((3, c, side, side), c), normals((k, c, 3, 3), 1), normals((k,), 2)
             forward = FusedConv2d(padding=(1, 1), activation="relu", pool=2)
             order = ROW_MAJOR if c == 1 else None
             trials.append(Trial(forward, (x, w, b), layouts=(order,)))

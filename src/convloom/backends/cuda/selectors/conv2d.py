@@ -28,6 +28,10 @@ from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
 #: The most taps (C*R*S) that the warp rung of the filter gradient serves, without a pool and with.
 _FEW_TAPS, _FEW_POOLED_TAPS = 16, 32
 
+#: Of the sparse rung: filters of a warp, windows whose patches a lane holds, most warps of a block,
+#: and bytes of shared memory that every GPU grants.
+_SPARSE_FILTERS, _HELD, _SPARSE_WARPS, _STRIP_BYTES = 8, 2, 16, 48 * 1024
+
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 images, row-major or NHWC, and filters, KCRS or KRSC."""
@@ -237,6 +241,88 @@ def _add_warp_wgrad(
     split.add_up()
 
 
+def _sparse_pooled(node: Node, specs: Specs) -> Selection | None:
+    """Serves one group of many channels, stride 1, filters of up to 3x3, channels last."""
+    if not _pooled_served(node, specs):
+        return None
+    op = cast(PooledConv2dGrad, node.op)
+    names = (*node.inputs, node.outputs[0])
+    if not all(channels_last(specs[name]) for name in names):
+        return None
+    x, w, dy, index = (Tensor(name) for name in node.inputs)
+    constants = sizes(op, specs[x.name], specs[w.name], specs[dy.name])
+    if not _sparse_served(constants):
+        return None
+    build = Builder(specs)
+    _add_sparse_wgrad(build, node, constants, op.has_bias)
+    if op.needs_dx:
+        mask = x if op.mask == RELU else ABSENT
+        shape = _strip(constants)
+        if shape is None:
+            _add_tiled_dgrad(build, node, dy, index, w, mask)
+        else:
+            _add_sparse_dgrad(build, node, constants | shape, mask)
+    return build.selection("sparse", "conv2d_wgrad")
+
+
+def _sparse_served(sizes: dict[str, int]) -> bool:
+    steps = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
+    many = sizes["C"] == 16 or sizes["C"] % 32 == 0
+    small = sizes["R"] <= 3 and sizes["S"] <= 3
+    return steps == {1} and many and small and sizes["K"] % _SPARSE_FILTERS == 0
+
+
+def _strip(sizes: dict[str, int]) -> dict[str, int] | None:
+    """STRIP, HELD and THREADS of conv2d_dgrad/sparse; None if no row fits in shared memory."""
+    lanes = min(32, sizes["C"])
+    rows = (sizes["H"] - 1 + sizes["PH"]) // 2 + 1
+    fitting = _STRIP_BYTES // (8 * sizes["W"] * lanes)
+    if fitting == 0:
+        return None
+    strip = ceil_div(rows, ceil_div(rows, fitting))
+    turn = ceil_div(min(strip + 1, sizes["OH"] // 2), 2) * ceil_div(sizes["OW"] // 2, 2)
+    warps = ceil_div(turn, _HELD * (32 // lanes))
+    rounds = ceil_div(warps, _SPARSE_WARPS)
+    return {"STRIP": strip, "HELD": _HELD, "THREADS": 32 * ceil_div(warps, rounds)}
+
+
+def _add_sparse_wgrad(
+    build: Builder, node: Node, constants: dict[str, int], has_bias: bool
+) -> None:
+    """The launches that write the node's first output, dw, and db, the second, if it has one."""
+    x, _, dy, index = (Tensor(name) for name in node.inputs)
+    samples, dw = build.specs[x.name].shape[0], build.specs[node.outputs[0]]
+    lanes = min(32, constants["C"])
+    tiles = ceil_div(constants["K"], 4 * _SPARSE_FILTERS) * (constants["C"] // lanes)
+    depth = samples * (constants["OH"] // 2) * (constants["OW"] // 2)
+    shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
+    split = PartialSums(build, node, shape, tiles, depth, has_bias, least=32)
+    arguments = (x, dy, index, *split.outputs, samples, split.length, split.stride)
+    own = constants | {"BIAS": int(has_bias)}
+    build.add("conv2d_wgrad/sparse", own, arguments, tiles * split.count, threads=128)
+    split.add_up()
+
+
+def _add_sparse_dgrad(
+    build: Builder, node: Node, constants: dict[str, int], mask: Argument
+) -> None:
+    """The launch that writes the node's last output, dx."""
+    _, w, dy, index = (Tensor(name) for name in node.inputs)
+    samples = build.specs[node.inputs[0]].shape[0]
+    lanes = min(32, constants["C"])
+    rows = (constants["H"] - 1 + constants["PH"]) // 2 + 1
+    blocks = samples * ceil_div(rows, constants["STRIP"]) * (constants["C"] // lanes)
+    arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), samples)
+    build.add(
+        "conv2d_dgrad/sparse",
+        constants | {"MASK": int(mask != ABSENT)},
+        arguments,
+        blocks,
+        constants["THREADS"],
+        shared=8 * constants["STRIP"] * constants["W"] * lanes,
+    )
+
+
 def _add_tiled_dgrad(
     build: Builder, node: Node, dy: Tensor, index: Argument, w: Tensor, mask: Argument
 ) -> None:
@@ -350,4 +436,5 @@ LADDER = {
     ("FusedConv2dWgrad", "warp"): _warp_wgrad,
     ("PooledConv2dGrad", "tiled"): _tiled_pooled,
     ("PooledConv2dGrad", "warp"): _warp_pooled,
+    ("PooledConv2dGrad", "sparse"): _sparse_pooled,
 }

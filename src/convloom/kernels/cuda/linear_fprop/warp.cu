@@ -1,33 +1,37 @@
 // y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the rectifier (RELU), for few outputs
 //
 // A block takes SAMPLES samples and all outputs. Its eight warps share the inputs: neighbouring
-// lanes take neighbouring inputs, each for all outputs; lanes are added by shuffles, warps through
-// shared memory.
+// threads take neighbouring inputs, four at a time if I allows, each for all outputs; lanes are
+// added by shuffles, warps through shared memory.
 // Against tiled: a tile would be mostly empty; here every lane has work, and the deep sum is
 // shared by a block.
 // Limit: reading w once a block from the second-level cache.
 #include "device/activation.cuh"
-#include "device/index.cuh"
 #include "device/reduce.cuh"
+#include "device/tile.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256)
     linear_fprop_warp(const f32* x, const f32* w, const f32* bias, f32* y, i64 n) {
-    constexpr int WARPS = 8, SUMS = P::SAMPLES * P::O;
+    constexpr int WARPS = 8, SUMS = P::SAMPLES * P::O, VEC = P::I % 4 == 0 ? 4 : 1;
     __shared__ f32 part[WARPS][SUMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 first = i64(blockIdx.x) * P::SAMPLES;
     f32 sum[P::SAMPLES][P::O] = {};
-    for (i64 i = threadIdx.x; i < P::I; i += 32 * WARPS) {
-        f32 input[P::SAMPLES];
+    for (i64 i = threadIdx.x * VEC; i < P::I; i += 32 * WARPS * VEC) {
+        f32 input[P::SAMPLES][VEC];
 #pragma unroll
         for (int s = 0; s < P::SAMPLES; ++s)
-            input[s] = first + s < n ? x[(first + s) * P::I + i] : 0.0f;
+            load_or_zero(input[s], x, (first + s) * P::I + i, first + s < n);
 #pragma unroll
         for (int o = 0; o < P::O; ++o) {
-            const f32 weight = w[o * P::I + i];
+            f32 weight[VEC];
+            load_or_zero(weight, w, o * P::I + i, true);
 #pragma unroll
-            for (int s = 0; s < P::SAMPLES; ++s) sum[s][o] = fmaf(input[s], weight, sum[s][o]);
+            for (int s = 0; s < P::SAMPLES; ++s)
+#pragma unroll
+                for (int v = 0; v < VEC; ++v)
+                    sum[s][o] = fmaf(input[s][v], weight[v], sum[s][o]);
         }
     }
 #pragma unroll
