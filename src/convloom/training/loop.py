@@ -187,8 +187,7 @@ class Loop:
         return lrs, Course(hyper, settled, self._stop_asked, another)
 
     def _count(self, result: StepResult, lr: float) -> None:
-        progress = self.progress
-        self.progress = replace(progress, batch=progress.batch + 1, step=progress.step + 1)
+        self.progress = self.progress.stepped()
         self._lr = lr
         if not math.isfinite(result.loss):
             raise self._non_finite(f"the loss is {result.loss}")

@@ -20,6 +20,8 @@ from convloom.training.protocols import StepResult
 _PATIENCE = 0.2
 #: Graphs that share that time, so that one is always ready when the one before it ends.
 _GRAPHS = 4
+#: Steps that are asked for at once, however short they are.
+_MOST = 64
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Pace:
     def _learn(self, seconds: float) -> None:
         """A step, with the host's own work on its report, took this long."""
         self._room = max(1, int(_PATIENCE / max(seconds, 1e-9)))
-        self.most = max(1, self._room // _GRAPHS)
+        self.most = max(1, min(_MOST, self._room // _GRAPHS))
 
 
 def _steps(results: Results, size: int) -> Iterator[StepResult]:
