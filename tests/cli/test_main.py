@@ -32,6 +32,7 @@ COMMANDS = [
     "plan",
     "build",
     "bench ladder",
+    "bench pytorch",
     "version",
     "data list",
     "data get",
@@ -206,3 +207,28 @@ def test_no_color_and_dumb_terminals_are_honoured(tmp_path: Path) -> None:
     assert code == 0, shown
     assert "\x1b" not in shown
     assert "1/1" in shown
+
+
+@pytest.mark.parametrize("closed", (">&-", "2>&-", ">&- 2>&-"))
+def test_closed_streams_are_no_error(tmp_path: Path, closed: str) -> None:
+    """A shell's ``>&-``, a daemon: Python then has None in place of the stream."""
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {closed}', "sh", *command("plan", "lenet", "--json")],
+        env=environment(CONVLOOM_CACHE=str(tmp_path)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
+    if closed == "2>&-":
+        assert json.loads(done.stdout)["backend"]
+
+
+def test_an_old_locale_reads_our_own_files(tmp_path: Path) -> None:
+    """Sources are UTF-8 whatever the locale is."""
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    given = "train lenet --data digits --epochs 1 --quiet --out run"
+    done = spawn(*given.split(), cwd=tmp_path, CONVLOOM_CACHE=str(tmp_path / "cache"), **settings)
+    assert done.returncode == 0, done.stderr

@@ -74,6 +74,28 @@ def test_train_json_is_all_of_stdout(tmp_path: Path) -> None:
     assert "1/2" in result.stderr
 
 
+def test_what_a_network_prints_is_kept_out_of_the_json(tmp_path: Path) -> None:
+    net, out = tmp_path / "net.py", tmp_path / "a b"
+    net.write_text(
+        "from convloom import nn\n"
+        "print('imported')\n"
+        "class Chatty(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        self.layer = nn.Linear(64, 10)\n"
+        "    def forward(self, x):\n"
+        "        print('forward')\n"
+        "        return self.layer(x.flatten(1))\n"
+    )
+    given = (f"{net}:Chatty", "--data", "digits", "--epochs", "1", "--out", out, "--json")
+    result = invoke("train", *given)
+    assert json.loads(result.stdout)["status"] == "finished"
+    assert "imported" in result.stderr
+    assert "forward" in result.stderr
+    assert json.loads(invoke("plan", f"{net}:Chatty", "--data", "digits", "--json").stdout)
+    assert json.loads(invoke("resume", out, "--json").stdout)["status"] == "finished"
+    assert f"convloom resume '{out}'" in refused(1, "train", *given)
+
+
 def test_train_quiet_prints_the_result_only(tmp_path: Path) -> None:
     result = invoke(
         "train", "lenet", "--data", "digits", "--epochs", "1", "--out", tmp_path / "a", "-q"

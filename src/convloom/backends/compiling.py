@@ -37,7 +37,7 @@ def source_digest(name: str, *roots: Path) -> str:
         if path in seen:
             continue
         seen.add(path)
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         digest.update(f"{path.name}\0{text}\0".encode())
         todo.extend(_found(name, (path.parent, *roots)) for name in _INCLUDE.findall(text))
     return digest.hexdigest()
@@ -55,7 +55,7 @@ def refusal(compiler: str, title: str, text: str, messages: str) -> str:
     """What to tell a person whose kernel the compiler refused; the whole story goes to a log."""
     stem = re.sub(r"\W+", "-", title.split("(")[0])
     handle, log = tempfile.mkstemp(prefix=f"convloom-{stem}-", suffix=".log")
-    with os.fdopen(handle, "w") as file:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(f"{compiler}\n{text}\n{messages}")
     match = _FIRST_ERROR.search(messages)
     first = match.group(0).strip() if match else (messages.strip().splitlines() or ["?"])[-1]
@@ -87,5 +87,6 @@ def usable_cores() -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    if sys.stderr is not None:  # None in a process without one, such as a daemon
+        sys.stderr.write(text)
+        sys.stderr.flush()

@@ -9,7 +9,7 @@ import typer
 from convloom.cli import bench, build, data, evaluate, plan, predict, resume, train, version
 from convloom.cli.errors import OneLineErrors
 from convloom.cli.options import examples
-from convloom.cli.terminal import speak_in_lines, tolerate_any_encoding
+from convloom.cli.terminal import replace_closed_streams, speak_in_lines, tolerate_any_encoding
 
 _HELP = {"help_option_names": ["--help", "-h"], "max_content_width": 100}
 
@@ -52,6 +52,7 @@ for _module in (train, resume, evaluate, predict, data, plan, build, bench, vers
 
 def run() -> None:
     """The console entry point. Ends the process with the command's exit code."""
+    replace_closed_streams()
     tolerate_any_encoding()
     speak_in_lines()
     app(prog_name="convloom")

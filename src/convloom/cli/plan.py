@@ -79,8 +79,10 @@ def plan(
     with as_usage():
         config = resolve({}, flags)
         check_names(config)
-    made = _compiled(config, _shape(input_shape), inference=inference)
-    Output(as_json).result(made.to_json(), str(made))
+    output = Output(as_json)
+    with output.alone_on_stdout():
+        made = _compiled(config, _shape(input_shape), inference=inference)
+    output.result(made.to_json(), str(made))
 
 
 def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inference: bool) -> Plan:

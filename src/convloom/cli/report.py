@@ -68,7 +68,8 @@ def farewell(folder: Path, stopped: KeyboardInterrupt) -> str:
     if isinstance(stopped, TrainingInterrupted):
         return str(stopped)
     if (folder / LAST).is_file():
-        return f"stopped at once; go on from the last checkpoint with convloom resume {folder}"
+        command = f"convloom resume {shlex.quote(str(folder))}"
+        return f"stopped at once; go on from the last checkpoint with {command}"
     return "stopped at once, before the first checkpoint; nothing was saved"
 
 

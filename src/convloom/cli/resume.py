@@ -48,4 +48,5 @@ def resume(
     from convloom.cli import runs
 
     output = Output(as_json, quiet)
-    raise typer.Exit(runs.train(runs.reopen(run, data_dir, output), output, resume=True))
+    with output.alone_on_stdout():
+        raise typer.Exit(runs.train(runs.reopen(run, data_dir, output), output, resume=True))

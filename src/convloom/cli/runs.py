@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shlex
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -171,8 +172,8 @@ def check_folder(config: RunConfig, *, overwrite: bool) -> None:
         raise ConvloomError(f"{folder} is not empty and holds no run; choose another --out")
     if not overwrite:
         raise ConvloomError(
-            f"{folder} holds a run already; go on with it by convloom resume {folder}, replace it "
-            "with --overwrite, or choose another --out"
+            f"{folder} holds a run already; go on with it by convloom resume "
+            f"{shlex.quote(str(folder))}, replace it with --overwrite, or choose another --out"
         )
 
 

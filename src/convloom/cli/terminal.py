@@ -7,8 +7,8 @@ import json
 import math
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 
@@ -23,6 +23,7 @@ class Output:
 
     as_json: bool = False
     quiet: bool = False
+    _results: TextIO = field(default_factory=lambda: sys.stdout, repr=False, compare=False)
 
     @property
     def stream(self) -> TextIO:
@@ -34,6 +35,12 @@ class Output:
         """Whether a display that redraws itself makes sense here."""
         return not self.quiet and is_terminal(self.stream)
 
+    @contextlib.contextmanager
+    def alone_on_stdout(self) -> Iterator[None]:
+        """With --json, what a person's own network prints goes to stderr."""
+        with contextlib.redirect_stdout(sys.stderr) if self.as_json else contextlib.nullcontext():
+            yield
+
     def note(self, text: str = "") -> None:
         """Something to know on the way; dropped by --quiet."""
         if not self.quiet:
@@ -42,7 +49,8 @@ class Output:
     def result(self, document: Any, text: str) -> None:
         """What the command was run for: a JSON document or words."""
         if self.as_json:
-            print(json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+            text = json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+            print(text, file=self._results)
         elif text:
             print(text)
 
@@ -93,6 +101,13 @@ def duration(seconds: float) -> str:
 def percent(share: float) -> str:
     """``0.9876`` as ``98.76 %``."""
     return f"{100 * share:.2f} %"
+
+
+def replace_closed_streams() -> None:
+    """Where a shell closed stdout or stderr (``>&-``) Python has None: print into nothing."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def tolerate_any_encoding() -> None:

@@ -201,10 +201,11 @@ def train(
     from convloom.cli import runs
 
     output = Output(as_json, quiet)
-    config = runs.settings(model, flags)
-    runs.check_folder(config, overwrite=overwrite)
-    run = runs.claim_folder(runs.prepare(config, output))
-    raise typer.Exit(runs.train(run, output))
+    with output.alone_on_stdout():
+        config = runs.settings(model, flags)
+        runs.check_folder(config, overwrite=overwrite)
+        run = runs.claim_folder(runs.prepare(config, output))
+        raise typer.Exit(runs.train(run, output))
 
 
 def _augmented(augment: bool | None, own: _T | None, on: _T, off: _T) -> _T | None:

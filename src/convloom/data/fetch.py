@@ -187,7 +187,7 @@ def _copy(read_bytes: cifar.Reader, target: IO[bytes]) -> str:
 def recorded_digests(folder: Path) -> dict[str, str]:
     """{file: SHA-256} of the files that were verified by their archive's digest."""
     try:
-        recorded = json.loads((folder / RECORD).read_text())
+        recorded = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return {str(k): str(v) for k, v in recorded.items()} if isinstance(recorded, dict) else {}

@@ -7,6 +7,7 @@ epoch and the history. Everything else is a function of seed, epoch, batch and s
 from __future__ import annotations
 
 import math
+import shlex
 import time
 import warnings
 from dataclasses import asdict, replace
@@ -289,7 +290,7 @@ class Loop:
             self._save(checkpoint.LAST)
             saved = f"saved {out / checkpoint.LAST}; resume with "
             if (out / CONFIG_NAME).is_file():
-                saved += f"convloom resume {out}"
+                saved += f"convloom resume {shlex.quote(str(out))}"
             else:
                 saved += f"fit(…, epochs={self.progress.epochs}, resume=True)"
         raise TrainingInterrupted(

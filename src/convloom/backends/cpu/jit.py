@@ -118,7 +118,7 @@ class Jit:
     def _build(self, unit: _Unit, folder: Path) -> Path:
         stem = f"{unit.stem}-{self._key(unit)[:16]}"
         source, output = folder / f"{stem}.cpp", folder / f"{stem}.so"
-        source.write_text(unit.text)
+        source.write_text(unit.text, encoding="utf-8")
         done = self.compiler.build(source, output, SOURCES)
         if done.returncode != 0 or not output.exists():
             raise self._refusal(unit, done.stdout + done.stderr)
@@ -126,7 +126,7 @@ class Jit:
 
     def _refusal(self, unit: _Unit, messages: str) -> CompilerError:
         handle, log = tempfile.mkstemp(prefix=f"convloom-{unit.stem}-", suffix=".log")
-        with os.fdopen(handle, "w") as file:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(f"{' '.join(self.compiler.command)}\n{unit.text}\n{messages}")
         match = _FIRST_ERROR.search(messages)
         first = match.group(0).strip() if match else (messages.strip().splitlines() or ["?"])[-1]
@@ -184,7 +184,7 @@ def _source_digest(stem: str) -> str:
         if name in seen:
             continue
         seen.add(name)
-        text = (SOURCES / name).read_text()
+        text = (SOURCES / name).read_text(encoding="utf-8")
         digest.update(f"{name}\0{text}\0".encode())
         todo.extend(_INCLUDE.findall(text))
     return digest.hexdigest()
@@ -201,8 +201,9 @@ def _cores() -> int:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    if sys.stderr is not None:  # None in a process without one, such as a daemon
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 @cache
