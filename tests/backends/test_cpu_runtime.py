@@ -140,6 +140,9 @@ class TestCompiler:
         monkeypatch.setenv("CXX", "no-such-compiler")
         with pytest.raises(CompilerError, match="CXX=no-such-compiler"):
             find_compiler()
+        monkeypatch.setenv("CXX", "g++ '-O2")
+        with pytest.raises(CompilerError, match="No closing quotation"):
+            find_compiler()
 
     def test_none_found(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv("CXX", raising=False)

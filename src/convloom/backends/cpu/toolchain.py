@@ -94,7 +94,12 @@ def _find_compiler(wished: str, path: str) -> Compiler | None:
 
 
 def _wished_compiler(wished: str) -> Compiler:
-    command = tuple(shlex.split(wished))
+    try:
+        command = tuple(shlex.split(wished))
+    except ValueError as error:
+        raise CompilerError(
+            f"CXX={wished} is no command line ({error}); correct CXX or unset it"
+        ) from None
     found = shutil.which(command[0])
     identity = _identity((found, *command[1:])) if found else ""
     if not found or not identity:
