@@ -298,13 +298,18 @@ def kind_of_feed(made: cl.Trainer, dataset: ArrayDataset) -> str:
     return feeds.make_feed(made.engine, batches, made.input, kind="train", data="rows").kind
 
 
-def test_auto_keeps_what_fits_and_streams_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_keeps_what_fits_and_streams_the_rest(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from convloom.backends.cuda.input import CudaInput
 
     monkeypatch.setattr(CudaInput, "free_bytes", lambda self: 1 << 30)
+    caplog.set_level("INFO", "convloom")
     assert kind_of_feed(trainer("cuda-sim", "auto"), data(16)) == "resident"
+    assert "streamed" not in caplog.text
     monkeypatch.setattr(CudaInput, "free_bytes", lambda self: 2000)
     assert kind_of_feed(trainer("cuda-sim", "auto"), data(16)) == "stream"
+    assert "rows is streamed: training on it in the memory of cuda-sim takes" in caplog.text
     assert kind_of_feed(trainer("cuda-sim", "resident"), data(16)) == "resident"
 
 

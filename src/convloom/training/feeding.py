@@ -13,6 +13,7 @@ asked to stop has run exactly the steps that it reported.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from convloom.backends.feeding import (
     StreamRunner,
 )
 from convloom.ir import ConvloomError
+from convloom.ir.printing import quantity
 from convloom.training.pace import Pace, Part
 from convloom.training.protocols import (
     Batch,
@@ -41,6 +43,7 @@ from convloom.training.protocols import (
     StepResult,
 )
 
+_LOG = logging.getLogger("convloom")
 #: The values of the Trainer's ``input``.
 AUTO, RESIDENT, STREAM = INPUTS = ("auto", "resident", "stream")
 
@@ -136,10 +139,16 @@ def make_feed(
     check_input(wanted, engine.device, device is not None)
     if device is None or not isinstance(engine, DeviceEngine):
         return PlainFeed(engine, batches)
-    if isinstance(batches, DeviceBatches) and wanted != STREAM:
-        need = _need(engine, batches, kind) + spare
-        if wanted == RESIDENT or need <= _FAIR_SHARE * device.free_bytes():
+    if isinstance(batches, DeviceBatches) and wanted == RESIDENT:
+        return _resident(engine, batches, device, data)
+    if isinstance(batches, DeviceBatches) and wanted == AUTO:
+        need, free = _need(engine, batches, kind) + spare, device.free_bytes()
+        if need <= _FAIR_SHARE * free:
             return _resident(engine, batches, device, data)
+        _LOG.info(
+            "%s is streamed: training on it in the memory of %s takes %sB, and %sB are free",
+            *(data, engine.device, quantity(need), quantity(free)),
+        )
     if wanted == RESIDENT:
         raise InputError(
             f"input 'resident' needs a data set in memory, such as cl.data.load returns; {data} "
