@@ -61,6 +61,7 @@ def small_network() -> nn.Sequential:
         ((5, 5), 2, 2, 1, (3, 3)),
         ((6, 7), 1, 2, 0, (3, 4)),
         ((5, 5), 3, 3, 1, (2, 2)),
+        ((2, 2), 3, 2, 0, (1, 1)),  # larger than the map, but by less than a stride
     ],
 )
 def test_case_1_ceil_mode(

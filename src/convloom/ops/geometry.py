@@ -36,7 +36,8 @@ class Window:
     def output(self, size: Pair) -> Pair:
         """Number of window positions over an input of ``size``.
 
-        With ``ceil_mode`` a last window may overhang, but never starts in the right padding.
+        With ``ceil_mode`` a last window may overhang by less than a stride (the only one too, as in
+        PyTorch), but never starts in the right padding.
 
         Raises:
             ShapeError: an attribute out of range, or a window larger than the padded input.
@@ -64,7 +65,7 @@ class Window:
     def _positions(self, size: Pair, axis: int) -> int:
         padding, stride = self.padding[axis], self.stride[axis]
         room = size[axis] + 2 * padding - self.extent(axis)
-        if room < 0:
+        if room + (stride - 1 if self.ceil_mode else 0) < 0:
             raise ShapeError(
                 f"the window covers {self.extent(axis)} cells of {_AXES[axis]} (kernel "
                 f"{self.kernel[axis]}, dilation {self.dilation[axis]}), the input has "
