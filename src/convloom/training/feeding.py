@@ -146,8 +146,8 @@ def make_feed(
         if need <= _FAIR_SHARE * free:
             return _resident(engine, batches, device, data)
         _LOG.info(
-            "%s is streamed: training on it in the memory of %s takes %sB, and %sB are free",
-            *(data, engine.device, quantity(need), quantity(free)),
+            "%s is streamed: with it, %sB would be taken of the %sB that are free on %s",
+            *(data, quantity(need), quantity(free), engine.device),
         )
     if wanted == RESIDENT:
         raise InputError(
