@@ -81,9 +81,9 @@ class TestCache:
         with (copied / "abi.h").open("a") as header:  # relu.cpp includes simd.h, which includes it
             header.write("// changed\n")
         monkeypatch.setattr(jit, "SOURCES", copied)
-        jit._source_digest.cache_clear()
+        jit.source_digest.cache_clear()
         Jit(fresh.compiler, fresh.cache).load([RELU])
-        jit._source_digest.cache_clear()
+        jit.source_digest.cache_clear()
         assert len(list(fresh.cache.folder.glob("relu-*.so"))) == 2
 
     @pytest.mark.parametrize("damage", ("truncated", "empty", "one byte"))

@@ -51,15 +51,22 @@ def _found(name: str, folders: Sequence[Path]) -> Path:
     raise FileNotFoundError(f"{name} does not exist in {', '.join(map(str, folders))}")
 
 
-def refusal(compiler: str, title: str, text: str, messages: str) -> str:
-    """What to tell a person whose kernel the compiler refused; the whole story goes to a log."""
+def refusal(command: Sequence[str], title: str, text: str, messages: str) -> str:
+    """What to say of a kernel that the compiler refused; the whole story goes to a log.
+
+    Args:
+        command: the compiler.
+        title: the kernel and its constants, ``relu(CHUNK=64)``.
+        text: the translation unit.
+        messages: what the compiler said.
+    """
     stem = re.sub(r"\W+", "-", title.split("(")[0])
     handle, log = tempfile.mkstemp(prefix=f"convloom-{stem}-", suffix=".log")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(f"{compiler}\n{text}\n{messages}")
+        file.write(f"{' '.join(command)}\n{text}\n{messages}")
     match = _FIRST_ERROR.search(messages)
     first = match.group(0).strip() if match else (messages.strip().splitlines() or ["?"])[-1]
-    return f"{compiler} could not compile the kernel {title}: {first} (full log: {log})"
+    return f"could not compile the kernel {title}: {first} (full log: {log})"
 
 
 @contextmanager

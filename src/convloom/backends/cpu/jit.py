@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import re
 import shutil
-import sys
 import tempfile
-import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from convloom.backends.cache import ObjectCache, cache_directory
+from convloom.backends.compiling import announced, in_parallel, refusal, source_digest
 from convloom.backends.cpu.launch import Specialisation
 from convloom.backends.cpu.toolchain import Compiler, CompilerError, cpu_features
 from convloom.backends.locks import Lock
 
 SOURCES = Path(__file__).resolve().parents[2] / "kernels" / "cpu"
 ENTRY = "convloom_kernel"
-_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
-_FIRST_ERROR = re.compile(r"^.*\berror:.*$", re.MULTILINE | re.IGNORECASE)
 
 
 @dataclass
@@ -85,22 +79,14 @@ class Jit:
             return None  # e.g. a folder mounted noexec: the fresh build is loaded from elsewhere
 
     def _compile(self, units: list[_Unit], paths: list[Path]) -> list[ctypes.CDLL]:
-        count = f"{len(units)} kernel{'s' if len(units) > 1 else ''}"
-        _say(f"compiling {count} with {self.compiler.name} … ")
-        start = time.perf_counter()
         folder = Path(tempfile.mkdtemp(prefix="convloom-"))
         try:
-            with ThreadPoolExecutor(_cores()) as threads:
-                built = list(threads.map(lambda unit: self._build(unit, folder), units))
-            # A loaded object stays mapped after its file is gone, so the folder can go at once.
-            libraries = [self._load_built(*pair) for pair in zip(built, paths, strict=True)]
-        except BaseException:
-            _say("failed\n")
-            raise
+            with announced(len(units), self.compiler.name):
+                built = in_parallel(lambda unit: self._build(unit, folder), units)
+                # A loaded object stays mapped after its file is gone; the folder can go at once.
+                return [self._load_built(*pair) for pair in zip(built, paths, strict=True)]
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        _say(f"{time.perf_counter() - start:.1f} s\n")
-        return libraries
 
     def _load_built(self, built: Path, destination: Path) -> ctypes.CDLL:
         """Keep and load a fresh object, from wherever this machine lets code be loaded."""
@@ -121,24 +107,15 @@ class Jit:
         source.write_text(unit.text, encoding="utf-8")
         done = self.compiler.build(source, output, SOURCES)
         if done.returncode != 0 or not output.exists():
-            raise self._refusal(unit, done.stdout + done.stderr)
+            messages = done.stdout + done.stderr
+            told = refusal(self.compiler.command, unit.title, unit.text, messages)
+            raise CompilerError(f"{self.compiler.name} {told}")
         return output
-
-    def _refusal(self, unit: _Unit, messages: str) -> CompilerError:
-        handle, log = tempfile.mkstemp(prefix=f"convloom-{unit.stem}-", suffix=".log")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(f"{' '.join(self.compiler.command)}\n{unit.text}\n{messages}")
-        match = _FIRST_ERROR.search(messages)
-        first = match.group(0).strip() if match else (messages.strip().splitlines() or ["?"])[-1]
-        return CompilerError(
-            f"{self.compiler.name} could not compile the kernel {unit.title}: {first} "
-            f"(full log: {log})"
-        )
 
     def _key(self, unit: _Unit) -> str:
         facts = (
             unit.text,
-            _source_digest(unit.stem),
+            source_digest(f"{unit.stem}.cpp", SOURCES),
             self.compiler.identity,
             *self.compiler.command,
             *self.compiler.flags,
@@ -175,35 +152,10 @@ class _Unit:
         return _Unit(stem, text, f"{stem}({shown})")
 
 
-@cache
-def _source_digest(stem: str) -> str:
-    """Digest of a kernel source and of every header that it includes."""
-    digest, todo, seen = hashlib.sha256(), [f"{stem}.cpp"], set[str]()
-    while todo:
-        name = todo.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        text = (SOURCES / name).read_text(encoding="utf-8")
-        digest.update(f"{name}\0{text}\0".encode())
-        todo.extend(_INCLUDE.findall(text))
-    return digest.hexdigest()
-
-
 def _address(library: ctypes.CDLL) -> int:
     address = ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p).value
     assert address is not None
     return address
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:  # None in a process without one, such as a daemon
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 @cache

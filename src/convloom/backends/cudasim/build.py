@@ -32,6 +32,7 @@ from convloom.backends.cudasim.machine import (
     Settings,
 )
 from convloom.backends.cudasim.modes import Mode
+from convloom.backends.locks import Lock
 
 SOURCES = Path(__file__).resolve().parents[2] / "kernels" / "cuda"
 #: Value-changing flags are absent on purpose, as on the CPU; products and sums are fused as nvcc
@@ -115,6 +116,7 @@ class Workshop:
     mode: Mode
     sources: Path = SOURCES
     _functions: dict[Specialisation, Function] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
     def load(self, wanted: Iterable[Specialisation]) -> dict[Specialisation, Function]:
@@ -124,7 +126,11 @@ class Workshop:
             CompilerError: the compiler refused a kernel, or a source is missing.
         """
         asked = list(dict.fromkeys(wanted))
-        missing = [s for s in asked if s not in self._functions]
+        with self._lock:  # two threads that want the same compile it once
+            self._load([s for s in asked if s not in self._functions])
+            return {s: self._functions[s] for s in asked}
+
+    def _load(self, missing: Sequence[Specialisation]) -> None:
         units = self._units(missing)
         for unit, library in zip(units, self._libraries(units), strict=True):
             variables = thread_local_variables(library) if self.mode.checked else []
@@ -134,7 +140,6 @@ class Workshop:
                 raise CompilerError(f"kernel {unit.title}: {error}") from None
             for index, kernel in enumerate(unit.kernels):
                 self._functions[kernel] = Function(str(library), index, letters[index])
-        return {s: self._functions[s] for s in asked}
 
     def launch(self, call: Call, settings: Settings) -> str:
         """Run a kernel; returns what was wrong, empty if nothing was. Paths are as in kernels/."""
@@ -201,14 +206,14 @@ class Workshop:
         """Compile to an object or to assembly, then link without what the mode must not link."""
         folder = self._workplace()
         source, output = folder / f"{path.stem}.cpp", folder / path.name
-        source.write_text(unit.text)
+        source.write_text(unit.text, encoding="utf-8")
         spaced = "-fsanitize=address" in " ".join(self.mode.compile)
         middle = source.with_suffix(".s" if spaced else ".o")
         include = () if self.sources == SOURCES else (f"-I{self.sources}",)
         flags = (*_FLAGS, *self._own_flags(), *self._prefixes(), *include, *self.mode.compile)
         self._run((*flags, "-S" if spaced else "-c"), source, middle, unit.title, unit.text)
         if spaced:
-            middle.write_text(with_gaps(middle.read_text()))
+            middle.write_text(with_gaps(middle.read_text("utf-8")), "utf-8")
         linked = ("-shared", "-pthread", "-Wl,--no-as-needed", str(self.runtime))
         self._run((*linked, *self._own_flags(), *self.mode.link), middle, output, unit.title)
         for done in (source, middle):
@@ -220,7 +225,9 @@ class Workshop:
     ) -> None:
         done = replace(self.compiler, flags=tuple(flags)).build(source, output, SOURCES)
         if done.returncode != 0 or not output.exists():
-            raise CompilerError(refusal(self.compiler.name, title, text, done.stdout + done.stderr))
+            messages = done.stdout + done.stderr
+            told = refusal(self.compiler.command, title, text, messages)
+            raise CompilerError(f"{self.compiler.name} {told}")
 
     def _published(self, built: Path, path: Path) -> Path:
         """Where the library lies for good: in the cache if that can be written."""
@@ -330,11 +337,13 @@ def _is_gcc(compiler: Compiler) -> bool:
 
 
 _workshops: dict[tuple[Compiler, Path, Mode], Workshop] = {}
+_sharing = Lock()
 
 
 def shared_workshop(mode: Mode) -> Workshop:
     """The process's workshop for a mode and the present compiler and cache folder."""
     key = compiler_for(mode), cache_directory(), mode
-    if key not in _workshops:
-        _workshops[key] = Workshop(key[0], ObjectCache(key[1], "cuda-sim"), mode)
-    return _workshops[key]
+    with _sharing:  # two threads that ask first get the same one
+        if key not in _workshops:
+            _workshops[key] = Workshop(key[0], ObjectCache(key[1], "cuda-sim"), mode)
+        return _workshops[key]
