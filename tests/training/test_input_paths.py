@@ -5,6 +5,7 @@ On the simulator everywhere; ``-m gpu`` runs the same on a GPU.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -305,6 +306,7 @@ def test_auto_keeps_what_fits_and_streams_the_rest(
 
     monkeypatch.setattr(CudaInput, "free_bytes", lambda self: 1 << 30)
     caplog.set_level("INFO", "convloom")
+    monkeypatch.setattr(logging.getLogger("convloom"), "propagate", True)  # the command turns it off
     assert kind_of_feed(trainer("cuda-sim", "auto"), data(16)) == "resident"
     assert "streamed" not in caplog.text
     monkeypatch.setattr(CudaInput, "free_bytes", lambda self: 2000)
