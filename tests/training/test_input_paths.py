@@ -306,7 +306,8 @@ def test_auto_keeps_what_fits_and_streams_the_rest(
 
     monkeypatch.setattr(CudaInput, "free_bytes", lambda self: 1 << 30)
     caplog.set_level("INFO", "convloom")
-    monkeypatch.setattr(logging.getLogger("convloom"), "propagate", True)  # the command turns it off
+    # The command, tested in the same process, turns this off.
+    monkeypatch.setattr(logging.getLogger("convloom"), "propagate", True)
     assert kind_of_feed(trainer("cuda-sim", "auto"), data(16)) == "resident"
     assert "streamed" not in caplog.text
     monkeypatch.setattr(CudaInput, "free_bytes", lambda self: 2000)
