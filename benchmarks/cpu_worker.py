@@ -60,7 +60,8 @@ def convloom_network(spec: dict[str, Any]) -> tuple[Step, int]:
 
 def pytorch_network(spec: dict[str, Any]) -> tuple[Step, int]:
     import torch
-    from torch_twin import TorchTwin
+
+    from convloom.interop.torch.twin import TorchTwin
 
     shape, size = tuple(spec["input_shape"]), spec["batch_size"]
     model = network(spec)
@@ -96,7 +97,8 @@ def convloom_conv(spec: dict[str, Any]) -> tuple[Step, int]:
 
 def pytorch_conv(spec: dict[str, Any]) -> tuple[Step, int]:
     import torch
-    from torch_twin import TorchTwin
+
+    from convloom.interop.torch.twin import TorchTwin
 
     x, dy, model = _conv_problem(spec)
     twin = TorchTwin(model.trace(x.shape[1:], len(x)), model.state_dict())

@@ -97,3 +97,47 @@ def test_without_a_gpu(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_wrong_usage(given: str, part: str) -> None:
     assert part in refused(2, "bench", *words(given))
+
+
+def test_pytorch_beside_convloom(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("CONVLOOM_NUM_THREADS", "1")
+    given = words("--data digits --batch-size 8 --device cpu --skip compile --workers 0")
+    quick = words("--rounds 1 --seconds 0.01")
+    result = invoke("bench", "pytorch", tiny, *given, *quick, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "ratio" in result.stdout.splitlines()[0]
+    document = json.loads((tmp_path / "pytorch.json").read_text())
+    rows = {(row["engine"], row["what"], row["name"]): row for row in document["rows"]}
+    assert set(rows) == {
+        ("pytorch", "step", "eager"),
+        ("convloom", "step", "auto"),
+        ("convloom", "end to end", "plain"),
+        ("pytorch", "end to end", "DataLoader, eager"),
+    }
+    for row in rows.values():
+        assert row["note"] == ""
+        assert row["images_per_second"] > 0
+    assert rows["convloom", "step", "auto"]["ratio"] > 0
+    assert len((tmp_path / "pytorch.csv").read_text().splitlines()) == 5
+
+
+def test_pytorch_is_needed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "convloom.interop.torch.peers", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    given = ("bench", "pytorch", tiny, "--data", "digits", "--device", "cpu")
+    assert "pip install torch" in refused(1, *given)
+
+
+@pytest.mark.parametrize(
+    ("given", "part"),
+    [
+        ("--workers 0,x", "--workers must be"),
+        ("--device cuda-sim", "PyTorch has no device cuda-sim"),
+        ("--batch-size 0", "--batch-size must be"),
+    ],
+)
+def test_pytorch_wrong_usage(given: str, part: str) -> None:
+    assert part in refused(2, "bench", "pytorch", "lenet", *words(given))

@@ -73,8 +73,8 @@ class Row:
         kernels: kernels of a step.
         flops, nbytes: of a step, as its plan counts them.
         us: microseconds a step, the median of the rounds; ``us_low`` and ``us_high`` the extremes.
-        limit_us: the larger of FLOPs over peak rate and bytes over bandwidth, of the plan that needs
-            least: the same for all rows, so that a plan gains nothing by needless work.
+        limit_us: the larger of FLOPs over peak rate and bytes over bandwidth, of the plan that
+            needs least: the same for all rows, so that a plan gains nothing by needless work.
         of_limit: ``limit_us / us``.
         gain: how many times as fast as the row before; of a switch, as the row without it.
         loss: of the first step.

@@ -34,6 +34,7 @@ class Workload:
     """A training step and its data.
 
     Attributes:
+        forward: the network, as traced.
         graph: forward, loss, gradients and update, as traced: no backend has seen it.
         weights: initial parameters, by name.
         hyper: the vector of rates, the same in every step.
@@ -42,6 +43,7 @@ class Workload:
         order: (steps, batch size) int64: which samples a step takes.
     """
 
+    forward: Graph
     graph: Graph
     weights: dict[str, np.ndarray]
     hyper: np.ndarray
@@ -58,6 +60,11 @@ class Workload:
     def channels(self) -> int:
         """Of an image."""
         return int(self.images.shape[1])
+
+    @property
+    def classes(self) -> int:
+        """Number of logits."""
+        return int(self.forward.specs[self.forward.outputs[0]].shape[-1])
 
     @property
     def rates(self) -> np.ndarray:
@@ -134,6 +141,7 @@ def make_workload(
     draw = np.random.default_rng(seed)
     steps = max(ROTATION, min(_STEPS, _ORDER // batch_size))
     return Workload(
+        forward=forward,
         graph=graph,
         weights=model.state_dict(),
         hyper=hyper_vector({**optimizer.hyper(0), "lr": RATE, "max_norm": 1.0}),

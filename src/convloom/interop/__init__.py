@@ -1,0 +1,1 @@
+"""Other frameworks: what convloom takes from them, gives to them, and is compared with."""

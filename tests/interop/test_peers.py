@@ -1,0 +1,136 @@
+"""PyTorch as the peer: it runs the same network, and trains when it is asked to."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+import convloom as cl
+from convloom import nn
+from convloom.inspection.workload import Workload, make_workload
+from convloom.interop.torch import peers
+from convloom.interop.torch.peers import COMPILE, EAGER, Kind, Loading, Peer, Pixels, kinds
+from convloom.interop.torch.twin import TorchTwin
+from convloom.ir import ConvloomError
+from convloom.optim import SGD
+
+SHAPE = (2, 10, 9)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.AvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(4 * 2 * 2, 5),
+    )
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    return make_workload(
+        network(),
+        nn.CrossEntropyLoss(),
+        SGD(lr=0.1, momentum=0.9),
+        input_shape=SHAPE,
+        batch_size=3,
+        samples=20,
+    )
+
+
+def peer(workload: Workload, kind: Kind = EAGER) -> Peer:
+    return Peer(kind, workload.forward, workload.weights, workload.batches, device="cpu", lr=1e-3)
+
+
+def test_the_twin_is_the_same_network() -> None:
+    model = network()
+    model.initialize(3)
+    x = np.random.default_rng(0).standard_normal((4, *SHAPE), dtype=np.float32)
+    dy = np.random.default_rng(1).standard_normal((4, 5), dtype=np.float32)
+    y, dx, grads = cl.vjp(model, x, dy, device="reference")
+    twin = TorchTwin(model.trace(SHAPE, 4), model.state_dict())
+    image = torch.from_numpy(x).requires_grad_()
+    output = twin(image)
+    output.backward(torch.from_numpy(dy))
+    np.testing.assert_allclose(output.detach(), y, atol=1e-5)
+    np.testing.assert_allclose(image.grad, dx, atol=1e-5)
+    for name, grad in grads.items():
+        found = twin.get_parameter(twin.names[name]).grad
+        np.testing.assert_allclose(found, grad, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [EAGER, pytest.param(COMPILE, marks=pytest.mark.slow)])
+def test_a_peer_begins_where_convloom_does(workload: Workload, kind: Kind) -> None:
+    model = network()
+    model.load_state_dict(workload.weights)
+    step = cl.compile(
+        model, nn.CrossEntropyLoss(), SGD(lr=0.1), batch_size=3, input_shape=SHAPE, device="cpu"
+    )
+    assert peer(workload, kind).first_loss == pytest.approx(step(*workload.batches[0]), rel=1e-5)
+
+
+def test_a_peer_learns(workload: Workload) -> None:
+    found = peer(workload)
+    images, seconds = found.run_for(0.01)
+    assert images % 3 == 0
+    assert images > 0
+    assert seconds >= 0.01
+    before = [float(found.step(*batch)) for batch in found._batches]
+    for batch in itertools.islice(itertools.cycle(found._batches), 400):
+        found.step(*batch)
+    after = [float(found.step(*batch)) for batch in found._batches]
+    assert sum(after) < sum(before)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_feeds_a_peer(workload: Workload, workers: int) -> None:
+    loading = Loading(
+        peer(workload),
+        workload.images,
+        workload.labels,
+        workload.mean,
+        workload.std,
+        batch_size=3,
+        workers=workers,
+        pin_memory=False,
+    )
+    try:
+        images, _ = loading.run_for(0.01)
+    finally:
+        loading.close()
+    assert images % 3 == 0
+    assert images > 0
+
+
+def test_a_loader_s_pixels_are_convloom_s(workload: Workload) -> None:
+    pixels = Pixels(workload.images, workload.labels, workload.mean, workload.std)
+    assert len(pixels) == 20
+    images, labels = workload.batches[0]
+    for image, label, index in zip(images, labels, workload.order[0], strict=True):
+        theirs, their_label = pixels[index]
+        np.testing.assert_allclose(theirs, image, atol=1e-6)
+        assert their_label == label
+
+
+def test_precision_is_as_it_was() -> None:
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    with peers.precision(tf32=False):
+        assert not torch.backends.cudnn.allow_tf32
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+
+
+def test_graphs_are_for_gpus() -> None:
+    assert [kind.name for kind in kinds("cpu")] == ["eager", "compile"]
+    assert {"graph", "compile+graph"} < {kind.name for kind in kinds("cuda")}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch sees a GPU")
+def test_a_pytorch_without_cuda_says_so() -> None:
+    threads = torch.get_num_threads()
+    with pytest.raises(ConvloomError, match="cannot use the GPU"):
+        peers.check("cuda", threads)
