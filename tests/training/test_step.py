@@ -310,6 +310,12 @@ def test_vjp_reference_keeps_the_dtype() -> None:
     assert {y.dtype, dx.dtype, *(g.dtype for g in grads.values())} == {np.dtype(np.float64)}
 
 
+def test_vjp_takes_real_numbers() -> None:
+    x, dy = np.zeros((1, *SHAPE), complex), np.zeros((1, 5))
+    with pytest.raises(cl.ShapeError, match="x must hold real numbers, it holds complex128"):
+        cl.vjp(network(), x, dy, device="reference")
+
+
 def test_vjp_checks_the_shape_of_dy() -> None:
     with pytest.raises(cl.ShapeError, match=r"dy has shape \(2, 4\), the output has \(2, 5\)"):
         cl.vjp(network(), batch(2)[0], np.ones((2, 4)))

@@ -14,6 +14,7 @@ from convloom.training import Callback, Moment, NonFiniteError
 from convloom.training.history import History
 from convloom.training.loop import Loop
 from convloom.training.protocols import StepResult
+from convloom.training.schedules import as_schedule
 from convloom.training.trainer import TrainerError
 from tests.training.helpers import (
     InterpretedEngine,
@@ -336,6 +337,37 @@ def test_data_normalised_otherwise_are_refused() -> None:
     trainer.fit(data, epochs=1)
     with pytest.raises(TrainerError, match="make the data set with the training set's mean"):
         trainer.evaluate(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: setattr(t, "optimizer", optim.AdamW(lr=0.001)), "the optimizer's rule"),
+        (lambda t: setattr(t, "loss", nn.CrossEntropyLoss(label_smoothing=0.1)), "the loss"),
+        (lambda t: setattr(t, "seed", 4), "seed"),
+        (lambda t: setattr(t, "clip_norm", 1.0), "the loss or the optimizer's rule|clip_norm"),
+        (lambda t: setattr(t.model, "1", nn.Identity()), "the network"),
+    ],
+)
+def test_what_is_compiled_cannot_be_changed_unnoticed(change: Any, message: str) -> None:
+    trainer, data = make_trainer(), images_and_labels(8)
+    trainer.fit(data, epochs=1)
+    change(trainer)
+    for call in (lambda: trainer.fit(data, epochs=1), lambda: trainer.evaluate(data)):
+        with pytest.raises(TrainerError, match=f"({message}).* changed since .* new Trainer"):
+            call()
+
+
+def test_rates_and_batch_size_may_change_between_fits() -> None:
+    trainer, data = make_trainer(), images_and_labels(8)
+    trainer.fit(data, epochs=1)
+    trainer.optimizer = optim.SGD(lr=0.0, momentum=0.9, nesterov=True, weight_decay=0.0)
+    trainer.schedule, trainer.batch_size = as_schedule("constant"), 4
+    before = trainer.model.state_dict()
+    trainer.fit(data, epochs=1)
+    assert trainer.steps_done == 3
+    for name, value in trainer.model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
 
 
 def test_fit_in_fit_is_refused() -> None:

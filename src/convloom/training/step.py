@@ -153,7 +153,7 @@ def vjp(
         ``(y, dx, {parameter: gradient})``.
     """
     arguments.check_model(model)
-    x, dy = np.asarray(x), np.asarray(dy)
+    x, dy = (_real(value, what) for value, what in ((x, "x"), (dy, "dy")))
     model.initialize(arguments.checked_seed(seed))
     forward = model.trace(tuple(x.shape[1:]), len(x))
     graph, wanted = _vjp_graph(forward, dy)
@@ -175,6 +175,13 @@ def vjp(
         if name not in by_name
     }
     return y, dx, {**missing, **by_name}
+
+
+def _real(value: np.ndarray, what: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise ShapeError(f"{what} must hold real numbers, it holds {array.dtype}")
+    return array
 
 
 def _vjp_graph(forward: Graph, dy: np.ndarray) -> tuple[Graph, list[str]]:

@@ -21,6 +21,7 @@ from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
 from convloom.training.feeding import INPUTS, PREFETCH, Feed, finished, make_feed
+from convloom.training.graphs import INDEX, training_graph
 from convloom.training.history import History
 from convloom.training.interrupt import StopRequest
 from convloom.training.loop import Loop
@@ -128,6 +129,7 @@ class Trainer:
         self._make_engine = engine
         self._engine: Engine | None = None
         self._shape: tuple[int, int, int] = (0, 0, 0)
+        self._compiled: dict[str, Any] = {}
         self._loop: Loop | None = None
         self._evaluated: tuple[Dataset, int, Feed] | None = None
 
@@ -275,15 +277,38 @@ class Trainer:
                 seed=self.seed,
                 max_norm=self.clip_norm,
             )
-            self._shape = shape
+            self._shape, self._compiled = shape, self._compiles(shape)
         _require(
             shape == self._shape,
             f"this Trainer works on images of {_dims(self._shape)}, the data set has "
             f"{_dims(shape)}; make a new Trainer for it",
         )
+        for name, now in self._compiles(shape).items():
+            _require(
+                now == self._compiled[name],
+                f"{name} changed since this Trainer began, and is compiled into its steps; make "
+                "a new Trainer (rates and batch_size may change)",
+            )
         # The model is the truth: its weights may have been loaded, or live elsewhere, since.
         self._engine.pull_weights()
         self._engine.hold_weights()
+
+    def _compiles(self, shape: tuple[int, int, int]) -> dict[str, Any]:
+        """What the engine was made of, by what to call it when it has changed."""
+        forward = self.model.trace(shape, 1)
+        clip = self.clip_norm is not None
+        return {
+            "the network": forward,
+            "the loss or the optimizer's rule": training_graph(
+                forward, self.loss, INDEX, self.optimizer, clip
+            ),
+            "device, kernels, seed or clip_norm": (
+                self.device,
+                self.kernels,
+                self.seed,
+                self.clip_norm,
+            ),
+        }
 
     def _check_normalisation(self, dataset: Dataset) -> None:
         known = self.model.normalization
