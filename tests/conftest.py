@@ -10,6 +10,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
+from convloom.backends.cuda import device
+
 # The same examples on every run, and no deadlines: a busy machine must not fail a test.
 settings.register_profile("convloom", derandomize=True, deadline=None, print_blob=True)
 settings.load_profile("convloom")
@@ -22,6 +24,18 @@ def pytest_configure() -> None:
     """In continuous integration, skipped comparisons with PyTorch would hide a broken install."""
     if os.environ.get("CI", "").lower() in ("1", "true") and not HAS_TORCH:
         raise pytest.UsageError(f"CI is set, so no test may be skipped. {NO_TORCH}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a GPU its tests are skipped, unless ``-m gpu`` asks for them: then they must run."""
+    marks = str(config.getoption("markexpr"))
+    if "gpu" in marks and "not gpu" not in marks:
+        return
+    marked = [item for item in items if item.get_closest_marker("gpu") is not None]
+    reason = device.missing() if marked else None
+    if reason is not None:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=f"no GPU can be used: {reason}"))
 
 
 def pytest_collection_finish() -> None:

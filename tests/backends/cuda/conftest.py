@@ -7,21 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from convloom.backends.cuda import device
 from convloom.backends.cuda.backend import CudaBackend
 from tests.backends.cuda.hostgpu import HostGpu
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without a GPU its tests are skipped, unless ``-m gpu`` asks for them: then they must run."""
-    marks = str(config.getoption("markexpr"))
-    if "gpu" in marks and "not gpu" not in marks:
-        return
-    reason = device.missing()
-    if reason is not None:
-        for item in items:
-            if item.get_closest_marker("gpu") is not None:
-                item.add_marker(pytest.mark.skip(reason=f"no GPU can be used: {reason}"))
 
 
 @pytest.fixture(scope="session")
