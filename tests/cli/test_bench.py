@@ -38,14 +38,17 @@ def test_ladder_is_a_table(tiny: str) -> None:
     assert "TFLOP/s, measured on" in result.stdout
 
 
-def test_ladder_writes_what_it_found(tiny: str, tmp_path: Path) -> None:
+def test_ladder_writes_what_it_found(
+    tiny: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["convloom", "bench", "ladder"])
     out, table = tmp_path / "new" / "folder", tmp_path / "rows.csv"
     given = ("ladder", tiny, "--data", "digits", *QUICK, "--csv", table, "--json")
     result = invoke("bench", *given)
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     assert (document["bench"], document["device"], document["batch_size"]) == ("ladder", "cpu", 2)
-    assert document["environment"]["command"].startswith("convloom ")
+    assert document["environment"]["command"] == "convloom bench ladder"
     rows = list(csv.DictReader(table.open()))
     assert [row["name"] for row in rows] == [row["name"] for row in document["rows"]]
     assert all(row["images_per_second"] > 0 for row in document["rows"])
