@@ -19,7 +19,7 @@ from convloom.backends.cuda.selectors.common import (
     pairs,
     tensors,
 )
-from convloom.backends.cuda.selectors.partial import PartialSums
+from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
 from convloom.backends.cuda.selectors.tiles import forward_tile, gradient_tile, threads
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
@@ -61,8 +61,11 @@ def _wgrad(node: Node, specs: Specs) -> Selection | None:
     x, dy, dw = (specs[name] for name in (*node.inputs, *node.outputs[:1]))
     constants = sizes(cast(ConvGeometry, node.op), x, dw, dy)
     build = Builder(specs)
-    arguments: tuple[Argument, ...] = (*tensors(node), x.shape[0])
-    build.each("conv2d_wgrad/naive", constants, arguments, dw.size, threads=64)
+    split = SampleChunks(build, node.outputs, x.shape[0])
+    inputs = (Tensor(node.inputs[0]), Tensor(node.inputs[1]))
+    arguments = (*inputs, split.outputs[0], x.shape[0], split.samples)
+    build.each("conv2d_wgrad/naive", constants, arguments, dw.size * split.count, threads=64)
+    split.add_up()
     return build.selection("naive", "conv2d_wgrad")
 
 
@@ -96,9 +99,8 @@ def _fused_wgrad(node: Node, specs: Specs) -> Selection | None:
     if not _served(node, specs):
         return None
     x, dy = (Tensor(name) for name in node.inputs)
-    dw, *db = (Tensor(name) for name in node.outputs)
     build = Builder(specs)
-    _add_fused_wgrad(build, node, x, dy, ABSENT, dw, db[0] if db else ABSENT)
+    _add_fused_wgrad(build, node, x, dy, ABSENT, node.outputs)
     return build.selection("fused", "conv2d_wgrad")
 
 
@@ -109,8 +111,7 @@ def _fused_pooled(node: Node, specs: Specs) -> Selection | None:
         return None
     x, w, dy, index = (Tensor(name) for name in node.inputs)
     build = Builder(specs)
-    db = Tensor(node.outputs[1]) if op.has_bias else ABSENT
-    _add_fused_wgrad(build, node, x, dy, index, Tensor(node.outputs[0]), db)
+    _add_fused_wgrad(build, node, x, dy, index, node.outputs[: 1 + op.has_bias])
     if op.needs_dx:
         mask = x if op.mask == RELU else ABSENT
         _add_fused_dgrad(build, node, dy, index, w, mask)
@@ -130,16 +131,20 @@ def _add_fused_dgrad(
 
 
 def _add_fused_wgrad(
-    build: Builder, node: Node, x: Tensor, dy: Tensor, index: Argument, dw: Tensor, db: Argument
+    build: Builder, node: Node, x: Tensor, dy: Tensor, index: Argument, outputs: tuple[str, ...]
 ) -> None:
-    image, weights = build.specs[x.name], build.specs[dw.name]
+    """The launches that write dw and, if it is among ``outputs``, db."""
+    image, weights = build.specs[x.name], build.specs[outputs[0]]
     constants = sizes(cast(ConvGeometry, node.op), image, weights, build.specs[dy.name]) | {
-        "BIAS": int(db != ABSENT),
+        "BIAS": int(len(outputs) > 1),
         "POOL": int(index != ABSENT),
     }
-    threads = weights.size + (weights.shape[0] if db != ABSENT else 0)
-    arguments = (x, dy, index, dw, db, image.shape[0])
-    build.each("conv2d_wgrad/fused", constants, arguments, threads, threads=64)
+    split = SampleChunks(build, outputs, image.shape[0])
+    facts = (image.shape[0], split.samples, split.stride)
+    arguments = (x, dy, index, *split.outputs, *facts)
+    items = split.stride * split.count
+    build.each("conv2d_wgrad/fused", constants, arguments, items, threads=64)
+    split.add_up()
 
 
 def _tiled_forward(node: Node, specs: Specs) -> Selection | None:

@@ -7,8 +7,47 @@ from convloom.backends.cuda.selectors.common import ABSENT, Builder, ceil_div, c
 from convloom.backends.cuda.selectors.tiles import chunks
 from convloom.ir import Node
 
+#: Chunks of the naive and the fused rung.
+_CHUNKS = 16
 #: Elements that a block of sum_partials adds up, and its threads.
 _SUMMED, _THREADS = 32, 256
+
+
+class SampleChunks:
+    """The naive and the fused rung: each of a few chunks of the samples makes its own sums.
+
+    Attributes:
+        outputs: what takes the place of the first and the second output.
+        samples: of a chunk.
+        count: chunks.
+        stride: elements between the partial sums of neighbouring chunks.
+    """
+
+    def __init__(self, build: Builder, outputs: tuple[str, ...], samples: int) -> None:
+        """Split ``samples`` for gradients of one or two ``outputs``."""
+        self._build, self._names = build, outputs
+        sizes = [build.specs[name].size for name in outputs]
+        self.stride = sum(sizes)
+        self.samples = max(ceil_div(samples, _CHUNKS), 1)
+        self.count = max(ceil_div(samples, self.samples), 1)
+        self.outputs: tuple[Argument, Argument] = (
+            Tensor(outputs[0]),
+            Tensor(outputs[1]) if len(outputs) > 1 else ABSENT,
+        )
+        if self.count > 1:
+            first = build.workspace(4 * self.stride * self.count)
+            self.outputs = (first, Workspace(first.offset + 4 * sizes[0]))
+
+    def add_up(self) -> None:
+        """Append the sum of the chunks, where the outputs are not written yet."""
+        if self.count == 1:
+            return
+        targets = [Tensor(name) for name in self._names]
+        sizes = [self._build.specs[name].size for name in self._names]
+        second = targets[1] if len(targets) > 1 else ABSENT
+        constants = {"FIRST": sizes[0], "SECOND": sum(sizes[1:])}
+        arguments = (self.outputs[0], targets[0], second, self.count)
+        self._build.each("sum_partials/naive", constants, arguments, self.stride)
 
 
 class PartialSums:

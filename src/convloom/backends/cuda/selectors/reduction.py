@@ -13,9 +13,8 @@ from convloom.backends.cuda.selectors.common import (
     channels_last,
     dtypes,
     image_order,
-    tensors,
 )
-from convloom.backends.cuda.selectors.partial import sum_partials
+from convloom.backends.cuda.selectors.partial import SampleChunks, sum_partials
 from convloom.backends.cuda.selectors.tiles import chunks
 from convloom.ir import Node, Selection
 
@@ -37,7 +36,10 @@ def _bias_grad(node: Node, specs: Specs) -> Selection | None:
         "INNER": math.prod(dy.shape[2:]),
         "ROW": int(not channels_last(dy)),
     }
-    build.each("bias_grad/naive", constants, (*tensors(node), dy.shape[0]), dy.shape[1], threads=64)
+    split = SampleChunks(build, node.outputs, dy.shape[0])
+    arguments = (Tensor(node.inputs[0]), split.outputs[0], dy.shape[0], split.samples)
+    build.each("bias_grad/naive", constants, arguments, dy.shape[1] * split.count, threads=64)
+    split.add_up()
     return build.selection("naive", "bias_grad")
 
 

@@ -94,12 +94,13 @@ struct Conv {
 
     // dw where 2x2 pooling followed: only the winner of each window has a gradient.
     __device__ static f32 pooled_filter_gradient(const f32* x, const f32* dyp, const u8* index,
-                                                 const Place& at, i64 n) {
+                                                 const Place& at, i64 first, i64 last) {
         const i64 channel = at.image / GROUP * P::C + at.channel;
         f32 total = 0.0f;
-        for (i64 image = 0; image < n; ++image) {
+        for (i64 image = first; image < last; ++image) {
             f32 sum = 0.0f;
             for (i64 p = 0; p < POOL_ROWS; ++p) {
+#pragma unroll 16  // so that as many loads are on their way
                 for (i64 q = 0; q < POOL_COLS; ++q) {
                     const i64 from = pooled_offset(image, at.image, p, q);
                     const i64 y_row = 2 * p + index[from] / 2, y_col = 2 * q + index[from] % 2;
@@ -113,16 +114,18 @@ struct Conv {
         return total;
     }
 
-    // dw of the weight at `at` (image: the filter). Each image is summed by itself first, which
-    // keeps the rounding errors of a large batch small.
+    // dw of the weight at `at` (image: the filter), from images [first, last). Each image is summed
+    // by itself first, which keeps the rounding errors of a large batch small.
     template <class Dy>
-    __device__ static f32 filter_gradient(const f32* x, const Dy& dy, const Place& at, i64 n) {
+    __device__ static f32 filter_gradient(const f32* x, const Dy& dy, const Place& at, i64 first,
+                                          i64 last) {
         const i64 channel = at.image / GROUP * P::C + at.channel;
         f32 total = 0.0f;
-        for (i64 image = 0; image < n; ++image) {
+        for (i64 image = first; image < last; ++image) {
             f32 sum = 0.0f;
             for (i64 p = 0; p < P::OH; ++p) {
                 const i64 row = p * P::UH + at.row * P::DH - P::PH;
+#pragma unroll 16  // so that as many loads are on their way
                 for (i64 q = 0; q < P::OW; ++q) {
                     const i64 col = q * P::UW + at.col * P::DW - P::PW;
                     const f32 value = padded(x, image, channel, row, col);

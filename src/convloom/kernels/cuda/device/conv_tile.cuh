@@ -45,6 +45,25 @@ __device__ __forceinline__ void keep_winners(f32 (&value)[VEC], const u8* index,
         if ((winners >> 8 * v & 255) != u32(cell)) value[v] = 0.0f;
 }
 
+// Offsets inside one image; the place may be nonsense.
+template <class P>
+__device__ __forceinline__ auto x_within(i32 channel, i32 row, i32 col) {
+    return offset_within<Conv<P>::CHANNELS, P::H, P::W, P::XROW != 0>(channel, row, col);
+}
+template <class P>
+__device__ __forceinline__ auto y_within(i32 filter, i32 row, i32 col) {
+    return offset_within<P::K, P::OH, P::OW, P::YROW != 0>(filter, row, col);
+}
+template <class P>
+__device__ __forceinline__ auto pooled_within(i32 filter, i32 row, i32 col) {
+    return offset_within<P::K, Conv<P>::POOL_ROWS, Conv<P>::POOL_COLS, P::YROW != 0>(filter, row,
+                                                                                    col);
+}
+template <class P>
+__device__ __forceinline__ auto w_within(i32 channel, i32 r, i32 s) {
+    return offset_within<P::C, P::R, P::S, P::WROW != 0>(channel, r, s);
+}
+
 // A place that no tap reaches from within the image.
 constexpr i32 FAR_OUT = -(1 << 30);
 
@@ -54,8 +73,8 @@ struct ConvPatches {
     static constexpr int VEC = P::XROW == 0 && P::C % 4 == 0 ? 4 : 1;
     static constexpr bool ALONG_DEPTH = VEC == 4;
     struct Place {
-        const f32* image;  // first channel of the group
-        i32 row, col;      // of tap (0, 0)
+        i64 image;     // offset of its first element, at the group's first channel
+        i32 row, col;  // of tap (0, 0)
     };
 
     const f32* x;
@@ -63,9 +82,9 @@ struct ConvPatches {
 
     __device__ Place place(i64 row) const {
         const i64 image = row / Pixels<P>::COUNT;
-        if (image >= n) return {x, FAR_OUT, FAR_OUT};
+        if (image >= n) return {0, FAR_OUT, FAR_OUT};
         const Pixel at = Pixels<P>::at(u32(row % Pixels<P>::COUNT));
-        return {x + Conv<P>::x_offset(image, group * P::C, 0, 0),
+        return {Conv<P>::x_offset(image, group * P::C, 0, 0),
                 i32(at.row * P::UH - P::PH), i32(at.col * P::UW - P::PW)};
     }
     __device__ void load(const Place& at, i32 k, f32 (&value)[VEC]) const {
@@ -73,7 +92,7 @@ struct ConvPatches {
         const i32 row = at.row + i32(tap / u32(P::S)) * i32(P::DH);
         const i32 col = at.col + i32(tap % u32(P::S)) * i32(P::DW);
         const bool inside = k < Conv<P>::DEPTH && row >= 0 && row < P::H && col >= 0 && col < P::W;
-        load_or_zero(value, at.image, Conv<P>::x_offset(0, c, row, col), inside);
+        load_or_zero(value, x, at.image + x_within<P>(i32(c), row, col), inside);
     }
 };
 
@@ -82,22 +101,23 @@ template <class P>
 struct ConvFilters {
     static constexpr int VEC = P::WROW == 0 && P::C % 4 == 0 ? 4 : 1;
     static constexpr bool ALONG_DEPTH = true;
-    using Place = const f32*;
+    using Place = i64;  // offset of the filter, or ABSENT
 
     const f32* w;
     i64 group;
 
     __device__ Place place(i64 filter) const {
         constexpr i64 count = Conv<P>::GROUP;
-        return filter < count ? w + (group * count + filter) * Conv<P>::DEPTH : nullptr;
+        return filter < count ? (group * count + filter) * Conv<P>::DEPTH : ABSENT;
     }
     __device__ void load(const Place& filter, i32 k, f32 (&value)[VEC]) const {
         i64 offset = k;  // (r, s, c) is the order of memory
         if constexpr (P::WROW != 0) {
             const u32 tap = u32(k) / u32(P::C);
-            offset = Conv<P>::w_offset(0, u32(k) % u32(P::C), tap / u32(P::S), tap % u32(P::S));
+            offset = w_within<P>(i32(u32(k) % u32(P::C)), i32(tap / u32(P::S)),
+                                 i32(tap % u32(P::S)));
         }
-        load_or_zero(value, filter, offset, filter != nullptr && k < Conv<P>::DEPTH);
+        load_or_zero(value, w, filter + offset, filter != ABSENT && k < Conv<P>::DEPTH);
     }
 };
 
@@ -184,12 +204,12 @@ struct ConvOutputGradients {
         const i32 p = row / i32(P::UH), q = col / i32(P::UW);
         if constexpr (P::POOL != 0) {
             inside = inside && p / 2 < Conv<P>::POOL_ROWS && q / 2 < Conv<P>::POOL_COLS;
-            const i64 from = at.image + Conv<P>::pooled_offset(0, filter, p / 2, q / 2);
+            const i64 from = at.image + pooled_within<P>(i32(filter), p / 2, q / 2);
             load_or_zero(value, dy, from, inside);
             keep_winners(value, index, from, 2 * (p % 2) + q % 2, inside);
         } else {
             inside = inside && p < P::OH && q < P::OW;
-            load_or_zero(value, dy, at.image + Conv<P>::y_offset(0, filter, p, q), inside);
+            load_or_zero(value, dy, at.image + y_within<P>(i32(filter), p, q), inside);
         }
     }
 };
@@ -212,8 +232,8 @@ struct ConvFiltersByChannel {
         const i64 filter = group * filters + u32(k) % filters;
         const bool inside = i32(tap) < part.taps() && channel < P::C;
         const Pixel met = part.tap(tap);
-        load_or_zero(value, w, Conv<P>::w_offset(filter, channel, met.row, met.col),
-                     inside);
+        const i64 from = filter * Conv<P>::DEPTH + w_within<P>(channel, met.row, met.col);
+        load_or_zero(value, w, from, inside);
     }
 };
 
@@ -246,14 +266,16 @@ struct ConvGradientsByFilter {
         const bool inside = k < chunk.count && filter < Conv<P>::GROUP;
         const u32 pixel = chunk.offset + u32(k), rest = pixel % u32(Pixels<P>::COUNT);
         const i64 image = chunk.image + pixel / u32(Pixels<P>::COUNT);
-        const i64 number = group * Conv<P>::GROUP + filter;
+        const i32 number = i32(group * Conv<P>::GROUP) + filter;
         const Pixel at = Pixels<P>::at(rest);
         if constexpr (P::POOL != 0) {
-            const i64 from = Conv<P>::pooled_offset(image, number, at.row / 2, at.col / 2);
+            const i64 from = image * Conv<P>::POOLED_SIZE +
+                             pooled_within<P>(number, at.row / 2, at.col / 2);
             load_or_zero(value, dy, from, inside);
             keep_winners(value, index, from, i32(rest % 4), inside);
         } else {
-            load_or_zero(value, dy, Conv<P>::y_offset(image, number, at.row, at.col), inside);
+            const i64 from = image * Conv<P>::Y_SIZE + y_within<P>(number, at.row, at.col);
+            load_or_zero(value, dy, from, inside);
         }
     }
 };
@@ -286,7 +308,8 @@ struct ConvPatchesByTap {
         const i32 row = at.row * i32(P::UH) + tap.row, col = at.col * i32(P::UW) + tap.col;
         const bool inside = k < chunk.count && tap.tap < Conv<P>::DEPTH && row >= 0 &&
                             row < P::H && col >= 0 && col < P::W;
-        load_or_zero(value, x, Conv<P>::x_offset(image, tap.channel, row, col), inside);
+        const i64 from = image * Conv<P>::X_SIZE + x_within<P>(tap.channel, row, col);
+        load_or_zero(value, x, from, inside);
         if (P::BIAS != 0 && tap.tap == Conv<P>::DEPTH && k < chunk.count) value[0] = 1.0f;
     }
 };

@@ -36,6 +36,28 @@ __device__ __forceinline__ Place place_of(i64 i) {
     }
 }
 
+// What counts the elements of an image: 32 bits nearly always suffice, and cost a third of 64.
+template <bool WIDE>
+struct CountOf {
+    using Type = i32;
+};
+template <>
+struct CountOf<true> {
+    using Type = i64;
+};
+
+// As offset_of, inside one image. The place may be nonsense, and the offset with it: it wraps.
+template <i64 C, i64 H, i64 W, bool ROW>
+__device__ __forceinline__ typename CountOf<(C * H * W >= 1LL << 31)>::Type offset_within(
+    i32 channel, i32 row, i32 col) {
+    if constexpr (C * H * W >= 1LL << 31)
+        return ROW ? (channel * H + row) * W + col : (row * W + col) * C + channel;
+    else if constexpr (ROW)
+        return i32((u32(channel) * u32(H) + u32(row)) * u32(W) + u32(col));
+    else
+        return i32((u32(row) * u32(W) + u32(col)) * u32(C) + u32(channel));
+}
+
 // How far an element of an image (C, H, W) lies from the image's first: the inverse of place_of.
 template <i64 C, i64 H, i64 W, bool ROW>
 __device__ __forceinline__ i64 offset_of(i64 channel, i64 row, i64 col) {

@@ -172,19 +172,22 @@ __device__ __forceinline__ void store_fours(f32* to, const f32* value, i64 first
     }
 }
 
+// The offset of a row that does not exist.
+constexpr i64 ABSENT = -1;
+
 // A row-major matrix (rows, WIDTH) read along its rows, which are the depth.
 template <i64 WIDTH>
 struct DepthInRows {
     static constexpr int VEC = WIDTH % 4 == 0 ? 4 : 1;
     static constexpr bool ALONG_DEPTH = true;
-    using Place = const f32*;
+    using Place = i64;  // offset of the row, or ABSENT
 
     const f32* data;
     i64 rows;
 
-    __device__ Place place(i64 row) const { return row < rows ? data + row * WIDTH : nullptr; }
+    __device__ Place place(i64 row) const { return row < rows ? row * WIDTH : ABSENT; }
     __device__ void load(const Place& row, i32 k, f32 (&value)[VEC]) const {
-        load_or_zero(value, row, k, row != nullptr && k < WIDTH);
+        load_or_zero(value, data, row + k, row != ABSENT && k < WIDTH);
     }
 };
 

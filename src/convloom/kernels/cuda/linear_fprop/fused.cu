@@ -13,6 +13,7 @@ __global__ void linear_fprop_fused(const f32* x, const f32* w, const f32* bias, 
     const i64 o = at % P::O;
     const f32 *row = x + at / P::O * P::I, *weights = w + o * P::I;
     f32 sum = 0.0f;
+#pragma unroll 8  // so that as many loads are on their way
     for (i64 i = 0; i < P::I; ++i) sum = fmaf(row[i], weights[i], sum);
     if (P::BIAS != 0) sum += bias[o];
     y[at] = P::RELU != 0 ? rectified(sum) : sum;
