@@ -10,31 +10,10 @@
 namespace convloom_sim {
 namespace {
 
-constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-constexpr int kFaultCount = 4;
-struct sigaction outer_handlers[kFaultCount];
-
 inline int wake_signal() { return SIGRTMIN + 7; }
 
-// The handlers leave by switching stacks, never by returning; hence SA_NODEFER, which keeps the
+// Handlers leave by switching stacks, never by returning; hence SA_NODEFER, which keeps the
 // signal unblocked.
-void on_fault(int signal, siginfo_t* info, void*) {
-    Thread* thread = current;
-    if (thread == nullptr) {
-        for (int i = 0; i < kFaultCount; ++i)
-            if (kFaults[i] == signal) sigaction(signal, &outer_handlers[i], nullptr);
-        return;  // the instruction faults again, and meets the handler of before
-    }
-    const size_t place = size_t(static_cast<char*>(info->si_addr) - stacks);
-    const char* last = last_place(thread);
-    if (signal == SIGFPE) fail(thread, "division of integers by zero%s", last);
-    if (signal == SIGILL) fail(thread, "illegal instruction%s", last);
-    if (place < kAllStackBytes && place % kStackBytes < kPage)
-        fail(thread, "its local variables overflow the simulator's stack of %zu KiB%s",
-             kStackBytes / 1024, last);
-    fail(thread, "invalid memory access at address %p%s", info->si_addr, last);
-}
-
 void on_wake(int) {
     Thread* thread = current;
     if (thread != nullptr)
@@ -65,6 +44,27 @@ inline void catch_wake() {
 inline void catch_faults() {}
 inline void release_faults() {}
 #else
+constexpr int kFaults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int kFaultCount = 4;
+struct sigaction outer_handlers[kFaultCount];
+
+void on_fault(int signal, siginfo_t* info, void*) {
+    Thread* thread = current;
+    if (thread == nullptr) {
+        for (int i = 0; i < kFaultCount; ++i)
+            if (kFaults[i] == signal) sigaction(signal, &outer_handlers[i], nullptr);
+        return;  // the instruction faults again, and meets the handler of before
+    }
+    const size_t place = size_t(static_cast<char*>(info->si_addr) - stacks);
+    const char* last = last_place(thread);
+    if (signal == SIGFPE) fail(thread, "division of integers by zero%s", last);
+    if (signal == SIGILL) fail(thread, "illegal instruction%s", last);
+    if (place < kAllStackBytes && place % kStackBytes < kPage)
+        fail(thread, "its local variables overflow the simulator's stack of %zu KiB%s",
+             kStackBytes / 1024, last);
+    fail(thread, "invalid memory access at address %p%s", info->si_addr, last);
+}
+
 inline void catch_faults() {
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
