@@ -29,8 +29,9 @@ from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
 _FEW_TAPS, _FEW_POOLED_TAPS = 16, 32
 
 #: Of the sparse rung: filters of a warp, windows whose patches a lane holds, most warps of a block,
-#: and bytes of shared memory that every GPU grants.
-_SPARSE_FILTERS, _HELD, _SPARSE_WARPS, _STRIP_BYTES = 8, 2, 16, 48 * 1024
+#: and bytes of shared memory for a strip. A block more an image costs a row of windows more, but
+#: lets a small batch fill the GPU.
+_SPARSE_FILTERS, _HELD, _SPARSE_WARPS, _STRIP_BYTES = 8, 2, 16, 40 * 1024
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
