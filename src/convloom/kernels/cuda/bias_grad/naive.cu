@@ -1,9 +1,8 @@
 // db[k] = sum over samples and positions of dy[n,k,i]
 //
-// One thread a channel k of K and chunk of the batch: with `samples` samples a chunk, chunk c writes
-// its sums at db + c * K. Where there are several, sum_partials adds them up. Each sample has INNER
-// positions, next to each other if ROW, else K apart. Sums are float64: they are long, and their
-// terms mostly cancel.
+// One thread a channel k of K and chunk of `samples` samples; chunk c writes at db + c * K. Where
+// there are several, sum_partials adds them up. Each sample has INNER positions, next to each other
+// if ROW, else K apart. Sums are float64: they are long, and their terms mostly cancel.
 // Limit: few threads, each of which waits for its loads.
 #include "device/index.cuh"
 

@@ -1,9 +1,9 @@
 // Convolution, bias, rectifier (RELU) and 2x2 max-pooling of stride 2 (POOL) as one implicit matrix
 // product: rows are output pixels, columns the filters of a group, the depth is (r, s, c).
 //
-// A block makes a tile of BM pixels x BN filters (device/tile.cuh); patches are gathered while tiles
-// are loaded, four channels at a time where they lie together. With POOL a thread holds all cells
-// of its windows and keeps the winners (device/pool.cuh says who wins).
+// A block makes a tile of BM pixels x BN filters (device/tile.cuh); patches are gathered while
+// tiles are loaded, four channels at a time where they lie together. With POOL a thread holds all
+// cells of its windows and keeps the winners (device/pool.cuh says who wins).
 // Against fused: an element is read from global memory once for a whole tile, not once for each
 // product. Padding is multiplied like any other 0.
 // Limit: 2*C*R*S FLOPs an output where the tiles fill the GPU; with few filters, the loads.
@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(Tile<P>::THREADS)
                         best = sum[i + cell][j + v];
                         winner = u8(cell);
                     }
-                    const i64 to = Conv<P>::pooled_offset(image, filter + v, at.row / 2, at.col / 2);
+                    const i64 to =
+                        Conv<P>::pooled_offset(image, filter + v, at.row / 2, at.col / 2);
                     y[to] = best;
                     index[to] = winner;
                 }

@@ -2,8 +2,8 @@
 // followed the convolution (POOL), dy is the gradient of the pooled map and `index` says which cell
 // of its window each belongs to.
 //
-// One thread a weight, in the memory order of dw, then one a bias, for each chunk of `images` images
-// of the batch. Chunk c writes at dw + c * stride and db + c * stride; where there are several,
+// One thread a weight, in the memory order of dw, then one a bias, for each chunk of `images`
+// images. Chunk c writes at dw + c * stride and db + c * stride; where there are several,
 // sum_partials adds them up.
 // Against naive: one reading for two gradients, and with a pool a quarter of the products.
 // Limit: as naive.

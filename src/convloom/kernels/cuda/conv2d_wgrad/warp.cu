@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(256)
             } else {
                 gradient = dy[Conv<P>::y_offset(image, filter, at.row, at.col)];
             }
-            const i32 row = at.row * i32(P::UH) - i32(P::PH), col = at.col * i32(P::UW) - i32(P::PW);
+            const i32 row = at.row * i32(P::UH) - i32(P::PH);
+            const i32 col = at.col * i32(P::UW) - i32(P::PW);
             const f32* from = x + image * Conv<P>::X_SIZE;
             sum[DEPTH] += gradient;
 #pragma unroll

@@ -3,8 +3,8 @@
 //
 // Lanes stand on neighbouring channels: LANES of them share a window, a warp holds AT_ONCE windows.
 // A filter's winner is then the same for all lanes of a window, and one branch picks among four
-// fixed pieces of code whose operands all lie in registers. Served are stride 1 and filters of up to
-// 3x3, whose windows meet a patch of (R+1) x (S+1) inputs.
+// fixed pieces of code whose operands all lie in registers. Served are stride 1 and filters of up
+// to 3x3, whose windows meet a patch of (R+1) x (S+1) inputs.
 #pragma once
 
 #include "device/conv.cuh"

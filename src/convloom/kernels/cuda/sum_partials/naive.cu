@@ -1,4 +1,4 @@
-// first[i] = sum over chunks of partial[chunk][i]; second[i] = likewise of partial[chunk][FIRST + i]
+// first[i] = sum over chunks of partial[chunk][i], second[i] = that of partial[chunk][FIRST + i]
 //
 // One thread an output; a chunk holds FIRST + SECOND partial sums, which are added in order.
 // Limit: 4 bytes of memory traffic a partial sum.

@@ -1,9 +1,10 @@
 // dw[i], db[k] = sum over chunks of their partial sums, in an order that never changes
 //
-// Each chunk holds a filter gradient in KRSC order (DEPTH = C*R*S weights for each of K filters),
-// then, with BIAS, a bias gradient of K, and padding to a multiple of four. A block takes 32 neighbouring elements: each of its eight
-// warps adds every eighth chunk, lane by lane, and the first warp adds the eight sums. With WROW dw
-// is written in KCRS order.
+// Each chunk holds a filter gradient in KRSC order (C*R*S weights for each of K filters), then,
+// with BIAS, a bias gradient of K, and padding to a multiple of four. A block takes 32 neighbours:
+// each of its eight warps adds every eighth chunk, lane by lane, and the first warp adds the eight
+// sums. With WROW dw is written in KCRS order.
+// Against naive: neighbouring lanes read neighbours of one chunk, and eight chunks at once.
 // Limit: the bytes of all partial sums, which are mostly in the second-level cache.
 #include "device/index.cuh"
 
