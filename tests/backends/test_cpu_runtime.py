@@ -182,7 +182,7 @@ class TestThreads:
     def test_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CONVLOOM_NUM_THREADS", "3")
         assert default_threads() == 3
-        for wrong in ("0", "-1", "two", "1.5"):
+        for wrong in ("²", "0", "-1", "two", "1.5"):
             monkeypatch.setenv("CONVLOOM_NUM_THREADS", wrong)
             with pytest.raises(ConvloomError, match="CONVLOOM_NUM_THREADS"):
                 default_threads()

@@ -26,7 +26,7 @@ def default_threads() -> int:
         ConvloomError: the variable is not a positive integer.
     """
     if wished := os.environ.get("CONVLOOM_NUM_THREADS"):
-        if not wished.strip().isdigit() or int(wished) < 1:
+        if not wished.strip().isdecimal() or int(wished) < 1:
             raise ConvloomError(
                 f"CONVLOOM_NUM_THREADS must be a positive integer, it is {wished!r}"
             )
