@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from convloom.backends.cuda import measure
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.gpu import Call
 from convloom.backends.cuda.launch import Specialisation
+from convloom.inspection.ladder import RUNG, climbed, entries
 from convloom.inspection.ways import GRAPH, PAGEABLE, PINNED, RESIDENT, STREAM, UNROLLED, prepare
 from convloom.inspection.ways import ways as ways_of
 from convloom.inspection.workload import Workload, make_workload
@@ -100,3 +102,24 @@ def test_the_copy_is_a_copy(gpu: HostGpu) -> None:
     got = np.empty_like(x)
     gpu.download(target.address, got)
     np.testing.assert_array_equal(got, x)
+
+
+def test_the_ladder_of_a_gpu(
+    gpu: HostGpu, workload: Workload, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole study, but for kernels that the stand-in cannot run."""
+    monkeypatch.setattr(measure, "_COPIED", 1 << 16)
+    monkeypatch.setattr(measure, "_BLOCKS", 2)
+    backend = CudaBackend(gpu)
+    wanted = [
+        replace(entry, kernels="naive")
+        for entry in entries(backend)
+        if entry.without is None and (entry.kind != RUNG or entry.name == "naive")
+    ]
+    rows, peaks = climbed(backend, workload, wanted, rounds=2, seconds=0.001)
+    names = ["naive", "pinned", "stream", "resident", "graph", "unrolled"]
+    assert [row.name for row in rows[:6]] == names
+    assert [row.name for row in rows[6:]] == ["no unrolling", "no graph", "no resident data"]
+    assert "a pretended GPU" in peaks.source
+    assert all(row.us is not None and row.us > 0 for row in rows)
+    assert rows[6].gain == pytest.approx(rows[6].us / rows[5].us)

@@ -44,7 +44,15 @@ def workload() -> Workload:
 
 
 def peer(workload: Workload, kind: Kind = EAGER) -> Peer:
-    return Peer(kind, workload.forward, workload.weights, workload.batches, device="cpu", lr=1e-3)
+    return Peer(
+        kind,
+        workload.forward,
+        workload.weights,
+        workload.batches,
+        device="cpu",
+        update="sgd",
+        options={"lr": 1e-3, "momentum": 0.9},
+    )
 
 
 def test_the_twin_is_the_same_network() -> None:
@@ -134,3 +142,17 @@ def test_a_pytorch_without_cuda_says_so() -> None:
     threads = torch.get_num_threads()
     with pytest.raises(ConvloomError, match="cannot use the GPU"):
         peers.check("cuda", threads)
+
+
+def test_other_optimisers(workload: Workload) -> None:
+    found = Peer(
+        EAGER,
+        workload.forward,
+        workload.weights,
+        workload.batches,
+        device="cpu",
+        update="adamw",
+        options={"lr": 1e-3, "betas": (0.9, 0.999)},
+        label_smoothing=0.1,
+    )
+    assert found.run_for(0.0)[0] == 3

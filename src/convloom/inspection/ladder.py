@@ -159,8 +159,7 @@ def entries(backend: Backend, *, threads: int | None = None) -> list[Entry]:
         name = _SWITCHES.get(rung, rung)
         found.append(Entry(f"no {name}", SWITCH, f"all but {name}", "auto", best, rung))
     found += [
-        Entry(f"no {name}", SWITCH, f"all but {name}", "auto", way)
-        for name, way in _fewer(best, steps)
+        Entry(f"no {name}", SWITCH, idea, "auto", way) for name, idea, way in _fewer(best, steps)
     ]
     if threads is not None and threads > 1:
         one = replace(best, threads=1)
@@ -168,16 +167,18 @@ def entries(backend: Backend, *, threads: int | None = None) -> list[Entry]:
     return found
 
 
-def _fewer(best: Way, steps: Sequence[Way]) -> list[tuple[str, Way]]:
-    """The best way with one of its ideas taken out."""
+def _fewer(best: Way, steps: Sequence[Way]) -> list[tuple[str, str, Way]]:
+    """The best way with one of its ideas taken out: (name, words, way)."""
     made = []
     if best.unrolled:
-        made.append(("unrolling", replace(best, unrolled=False)))
+        way = replace(best, unrolled=False)
+        made.append(("unrolling", "all but unrolling: a graph a step", way))
     if best.graphs:
-        made.append(("graph", replace(best, graphs=False, unrolled=False)))
+        way = replace(best, graphs=False, unrolled=False)
+        made.append(("graph", "all but graphs, so without unrolling too", way))
     if best.feed == "resident":
-        stream = next(way for way in steps if way.feed == "stream")
-        made.append(("resident data", replace(stream, graphs=True)))
+        way = replace(next(way for way in steps if way.feed == "stream"), graphs=True)
+        made.append(("resident data", "batches stream, so a graph holds one step", way))
     return made
 
 

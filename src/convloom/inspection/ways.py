@@ -127,7 +127,11 @@ class _Host:
         return self._step()
 
     def run(self, steps: int) -> float:
-        return wall_seconds(lambda: deque((self._step() for _ in range(steps)), maxlen=0).clear())
+        def work() -> None:
+            for _ in range(steps):
+                self._step()
+
+        return wall_seconds(work)
 
     def _step(self) -> float:
         _write_batch(self._executable, next(self._batches), next(self._numbers))

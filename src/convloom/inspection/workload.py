@@ -25,7 +25,7 @@ RATE = 1e-4
 #: Random pixels are normalised as if they had these in every channel.
 _MEAN, _STD = 0.5, 0.29
 #: Most bytes of images, and most entries of the order in which they come.
-_IMAGE_BYTES, _ORDER = 256 << 20, 1 << 22
+_IMAGE_BYTES, _ORDER = 64 << 20, 1 << 22
 _SAMPLES, _STEPS = 60_000, 4096
 
 
@@ -125,7 +125,7 @@ def make_workload(
     """The training step of a network, with random data.
 
     Args:
-        samples: size of the data set; None takes 60,000, or what fits in 256 MB.
+        samples: size of the data set; None takes 60,000, or what fits in 64 MB.
         clip: whether gradients are clipped.
 
     Raises:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +77,9 @@ class Peer:
         forward: the traced network.
         weights: its parameters by name.
         batches: float32 images and int64 labels.
-        lr, momentum: of SGD.
+        update: ``sgd`` or ``adamw``.
+        options: PyTorch's, for that optimiser: lr, momentum, weight_decay …
+        label_smoothing: of the loss.
     """
 
     def __init__(
@@ -88,8 +90,9 @@ class Peer:
         batches: list[tuple[np.ndarray, np.ndarray]],
         *,
         device: str,
-        lr: float,
-        momentum: float = 0.9,
+        update: str,
+        options: Mapping[str, Any],
+        label_smoothing: float = 0.0,
     ) -> None:
         self.kind = kind
         self.device = device
@@ -97,9 +100,17 @@ class Peer:
             (torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in batches
         ]
         model = TorchTwin(forward, weights).to(device)
-        optimizer = torch.optim.SGD(model.parameters(), lr, momentum, fused=device == "cuda")
+        make: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[update]
+        on_gpu = {"fused": True} if device == "cuda" else {}
+        if device == "cuda" and update == "adamw":
+            on_gpu["capturable"] = True
+        optimizer = make(model.parameters(), **options, **on_gpu)
+
+        def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(model(x), y, label_smoothing=label_smoothing)
+
         with precision(tf32=kind.tf32):
-            self.step = _make_step(kind, model, optimizer, self._batches[0])
+            self.step = _make_step(kind, model, loss_of, optimizer, self._batches[0])
             self.first_loss = float(self.step(*self._batches[0]))
 
     def run_for(self, seconds: float) -> tuple[int, float]:
@@ -224,12 +235,10 @@ def precision(*, tf32: bool) -> Iterator[None]:
 def _make_step(
     kind: Kind,
     model: TorchTwin,
+    loss_of: Step,
     optimizer: torch.optim.Optimizer,
     batch: tuple[torch.Tensor, torch.Tensor],
 ) -> Step:
-    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(model(x), y)
-
     forward = torch.compile(loss_of) if kind.compiled else loss_of
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
