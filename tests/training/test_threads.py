@@ -20,6 +20,7 @@ from convloom.backends.cpu.toolchain import find_compiler
 from convloom.backends.locks import Lock
 from convloom.training import Trainer
 from convloom.training.optim import SGD
+from convloom.training.trainer import TrainerError
 
 
 def network() -> nn.Sequential:
@@ -71,6 +72,26 @@ def test_predicting_while_another_thread_trains() -> None:
     training.join()
     assert trainer.history.epochs[-1].loss == expected.epochs[-1].loss
     assert all(np.isfinite(answer).all() for answer in answers)
+
+
+def test_two_threads_cannot_fit_one_trainer() -> None:
+    from convloom import data
+
+    train, _ = data.load("digits")
+    trainer = Trainer(network(), SGD(lr=0.01), nn.CrossEntropyLoss(), device="reference")
+
+    def fit() -> str:
+        try:
+            trainer.fit(train, epochs=1)
+        except TrainerError as error:
+            return str(error)
+        return "trained"
+
+    first, second = sorted(str(answer) for answer in at_once([fit] * 2))
+    assert first.startswith("fit is running already")
+    assert second == "trained"
+    assert trainer.steps_done == 23
+    trainer.fit(train, epochs=1)
 
 
 def test_kernels_asked_for_by_many_threads_are_compiled_once(

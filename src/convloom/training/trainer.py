@@ -10,6 +10,7 @@ and whatever the number of threads.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,7 @@ class Trainer:
         self._shape: tuple[int, int, int] = (0, 0, 0)
         self._compiled: dict[str, Any] = {}
         self._loop: Loop | None = None
+        self._fitting = threading.Lock()
         self._evaluated: tuple[Dataset, int, Feed] | None = None
 
     @property
@@ -175,7 +177,22 @@ class Trainer:
             CheckpointError: a checkpoint that is missing or damaged.
         """
         _require(_whole(epochs, 1), f"epochs must be a whole number, 1 or more: {epochs}")
-        _require(self._loop is None, "fit is running already; callbacks cannot call it")
+        _require(
+            self._fitting.acquire(blocking=False),
+            "fit is running already; neither a callback nor another thread can call it",
+        )
+        try:
+            return self._fit(train, epochs, validation, resume)
+        finally:
+            self._fitting.release()
+
+    def _fit(
+        self,
+        train: Dataset,
+        epochs: int,
+        validation: Dataset | None,
+        resume: bool | str | os.PathLike[str],
+    ) -> History:
         _check_dataset("train", train)
         if validation is not None:
             _check_dataset("validation", validation)
