@@ -22,7 +22,7 @@ from convloom.inspection.ladder import (
     Ladder,
     Row,
     Without,
-    check_losses,
+    agreed,
     climbed,
     entries,
     idea_of,
@@ -66,7 +66,7 @@ def cpu() -> Backend:
     return get_backend("cpu")
 
 
-def row(name: str, kind: str, us: float | None, loss: float = 2.0, rung: str = "a") -> Row:
+def row(name: str, kind: str, us: float | None, loss: float | None = 2.0, rung: str = "a") -> Row:
     return Row(name, kind, "", {rung: 1}, 1, 8, 4, loss, us)
 
 
@@ -163,6 +163,15 @@ class TestClimbed:
         assert told[0] == "preparing reference"
         assert told[-1] == "round 3 of 3 done"
 
+    def test_a_row_that_fails_leaves_the_others(self, cpu: Backend, workload: Workload) -> None:
+        wanted = entries(cpu)[:2]
+        broken = replace(wanted[1], name="broken", kernels="nonsense")
+        rows, _ = climbed(cpu, workload, [wanted[0], broken, wanted[1]], rounds=1, seconds=0.0)
+        assert "'nonsense' is not a rung" in rows[1].failed
+        assert [found.us is None for found in rows] == [False, True, False]
+        assert [found.gain for found in rows] == [None, None, None]
+        assert made(None, rows).failures == (rows[1],)
+
 
 class TestBookkeeping:
     def test_gains(self) -> None:
@@ -177,11 +186,11 @@ class TestBookkeeping:
         assert [found.note for found in noted(rows)] == ["", "the same kernels as a", ""]
 
     def test_losses_must_agree(self) -> None:
-        check_losses([row("a", RUNG, None, 2.0), row("b", RUNG, None, 2.0001)])
-        with pytest.raises(ConvloomError, match=r"loss of b is 2\.1, that of a 2\.0"):
-            check_losses([row("a", RUNG, None, 2.0), row("b", RUNG, None, 2.1)])
-        with pytest.raises(ConvloomError, match="loss of b is nan"):
-            check_losses([row("a", RUNG, None, 2.0), row("b", RUNG, None, float("nan"))])
+        losses = (2.0, 2.0001, 2.1, float("nan"), None)
+        rows = agreed([row(name, RUNG, None, at) for name, at in zip("abcde", losses, strict=True)])
+        assert [bool(found.failed) for found in rows] == [False, False, True, True, False]
+        assert "is 2.1, that of a 2.0" in rows[2].failed
+        assert "an output is left unmade" in rows[3].failed
 
     def test_the_limit_is_the_larger_bound(self) -> None:
         peaks = Peaks(bandwidth=10.0, flops=100.0, source="")
@@ -220,7 +229,9 @@ class TestWorkload:
             )
 
 
-def made(peaks: Peaks | None = None) -> Ladder:
+def made(peaks: Peaks | None = None, rows: Sequence[Row] = ()) -> Ladder:
+    if rows:
+        return Ladder("lenet", "cpu", 64, 3, tuple(rows), peaks, environment("cpu"))
     rows = with_gains([row("a", RUNG, 80.0), row("b", WAY, 40.0), row("no x", SWITCH, 50.0)])
     rows = [replace(r, images_per_second=1e3, gflops_per_second=2.0) for r in rows]
     return Ladder("lenet", "cpu", 64, 3, tuple(rows), peaks, environment("cpu"))
@@ -252,6 +263,7 @@ class TestResults:
             assert file.read(4) == b"\x89PNG"
         with pytest.raises(ConvloomError, match="nothing was timed"):
             plot_ladder(made(), path)
+        plot_ladder(made(Peaks(1e9, 1e10, "made up"), [*made().rows, row("f", WAY, None)]), path)
         with pytest.raises(ConvloomError, match="nonsense"):
             plot_ladder(made(Peaks(1e9, 1e10, "made up")), f"{tmp_path}/ladder.nonsense")
 

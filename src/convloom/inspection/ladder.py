@@ -5,7 +5,7 @@ before: first the rungs of the backend's kernels, then the ways of feeding and l
 it come the switches: the full ladder with one idea taken out.
 
 All rows run the same training step on the same batches from the same weights, and their first
-losses must agree.
+losses must agree; a row that cannot run, or does not agree, says so and is not timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from convloom.backends.base import Backend, Executable, LayoutPolicy, Storage
 from convloom.inspection.peaks import Peaks, measured
 from convloom.inspection.timing import Timing, interleaved
-from convloom.inspection.ways import Way, prepare, ways
+from convloom.inspection.ways import Runner, Way, prepare, ways
 from convloom.inspection.workload import Workload
 from convloom.ir import ConvloomError, Node, Plan, Selection, TensorSpec
 
@@ -77,8 +77,9 @@ class Row:
             needs least: the same for all rows, so that a plan gains nothing by needless work.
         of_limit: ``limit_us / us``.
         gain: how many times as fast as the row before; of a switch, as the row without it.
-        loss: of the first step.
+        loss: of the first step; None where it was never made.
         note: what else to know.
+        failed: why the row could not run, or that its loss is not the others'; else empty.
     """
 
     name: str
@@ -88,7 +89,7 @@ class Row:
     kernels: int
     flops: int
     nbytes: int
-    loss: float
+    loss: float | None
     us: float | None = None
     us_low: float | None = None
     us_high: float | None = None
@@ -100,6 +101,7 @@ class Row:
     of_limit: float | None = None
     gain: float | None = None
     note: str = ""
+    failed: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,11 @@ class Ladder:
     rows: tuple[Row, ...]
     peaks: Peaks | None
     environment: Mapping[str, Any]
+
+    @property
+    def failures(self) -> tuple[Row, ...]:
+        """The rows that could not run, or that compute something else."""
+        return tuple(row for row in self.rows if row.failed)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain data."""
@@ -231,17 +238,8 @@ class Without:
 
 
 def tried(backend: Backend, workload: Workload, wanted: Sequence[Entry]) -> list[Row]:
-    """One step of each entry, outputs poisoned before: whether all of them work and agree.
-
-    Raises:
-        ConvloomError: an entry failed, or its loss is not the others'.
-    """
-    rows = []
-    for entry in wanted:
-        plan = _plan(backend, workload, entry)
-        rows.append(_row(entry, plan, prepare(backend, workload, plan, entry.way).start()))
-    check_losses(rows)
-    return noted(rows)
+    """One step of each entry, outputs poisoned before: whether all of them work and agree."""
+    return noted(agreed([_start(backend, workload, entry)[0] for entry in wanted]))
 
 
 def climbed(
@@ -253,53 +251,58 @@ def climbed(
     seconds: float,
     tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Row], Peaks]:
-    """Measure every entry, in turn with all others.
+    """Measure every entry that works and agrees with the others, in turn with all others.
 
     Args:
         rounds: turns of each entry; the median counts.
         seconds: about how long a turn lasts.
         tell: called with a word on what is being done.
-
-    Raises:
-        ConvloomError: an entry failed, or its loss is not the others'.
     """
-    rows, runners = [], []
+    rows: list[Row] = []
+    runners: list[Runner | None] = []
     for entry in wanted:
         tell(f"preparing {entry.name}")
-        plan = _plan(backend, workload, entry)
-        runner = prepare(backend, workload, plan, entry.way)
-        rows.append(_row(entry, plan, runner.start()))
+        row, runner = _start(backend, workload, entry)
+        rows.append(row)
         runners.append(runner)
-    check_losses(rows)
+    rows = agreed(rows)
     tell("measuring the device's peaks")
     peaks = measured(backend)
     tell("warming up")
+    sound = [
+        (at, runner)
+        for at, (row, runner) in enumerate(zip(rows, runners, strict=True))
+        if runner is not None and not row.failed
+    ]
     timings = interleaved(
-        runners,
+        [runner for _, runner in sound],
         rounds=rounds,
         seconds=seconds,
         tell=lambda done: tell(f"round {done} of {rounds} done"),
     )
-    limit = min(peaks.seconds(row.flops, row.nbytes) for row in rows)
-    timed = [
-        _timed(row, timing, limit, workload.batch_size)
-        for row, timing in zip(rows, timings, strict=True)
-    ]
-    return noted(with_gains(timed)), peaks
+    limit = min((peaks.seconds(rows[at].flops, rows[at].nbytes) for at, _ in sound), default=0.0)
+    for (at, _), timing in zip(sound, timings, strict=True):
+        rows[at] = _timed(rows[at], timing, limit, workload.batch_size)
+    return noted(with_gains(rows)), peaks
 
 
-def check_losses(rows: Sequence[Row]) -> None:
-    """Raises ConvloomError unless all first losses are finite and, but for rounding, equal."""
+def agreed(rows: Sequence[Row]) -> list[Row]:
+    """Rows, those marked as failed whose first loss is not finite or not that of the first row."""
+    known = [row for row in rows if row.loss is not None and math.isfinite(row.loss)]
+    made = []
     for row in rows:
-        if not math.isfinite(row.loss):
-            raise ConvloomError(
-                f"the first loss of {row.name} is {row.loss}: some kernel leaves its output unmade"
+        if row.loss is not None and not math.isfinite(row.loss):
+            row = replace(row, failed=f"the first loss is {row.loss}: an output is left unmade")
+        elif row.loss is not None and not math.isclose(
+            row.loss, known[0].loss or 0.0, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE
+        ):
+            row = replace(
+                row,
+                failed=f"the first loss is {row.loss}, that of {known[0].name} {known[0].loss}: "
+                "one of them computes something else",
             )
-        if abs(row.loss - rows[0].loss) > _TOLERANCE * max(1.0, abs(rows[0].loss)):
-            raise ConvloomError(
-                f"the first loss of {row.name} is {row.loss}, that of {rows[0].name} "
-                f"{rows[0].loss}: one of them computes something else"
-            )
+        made.append(row)
+    return made
 
 
 def with_gains(rows: Sequence[Row]) -> list[Row]:
@@ -327,21 +330,26 @@ def noted(rows: Sequence[Row]) -> list[Row]:
     return made
 
 
-def _plan(backend: Backend, workload: Workload, entry: Entry) -> Plan:
-    maker = backend if entry.without is None else Without(backend, entry.without)
-    return workload.plan(maker, entry.kernels)
+def _start(backend: Backend, workload: Workload, entry: Entry) -> tuple[Row, Runner | None]:
+    """The first step of an entry; a failure is the row's, so that the others can still run."""
+    blank = Row(entry.name, entry.kind, entry.idea, {}, 0, 0, 0, None)
+    try:
+        maker = backend if entry.without is None else Without(backend, entry.without)
+        plan = workload.plan(maker, entry.kernels)
+        blank = _described(blank, plan)
+        runner = prepare(backend, workload, plan, entry.way)
+        return replace(blank, loss=runner.start()), runner
+    except ConvloomError as error:
+        return replace(blank, failed=str(error)), None
 
 
-def _row(entry: Entry, plan: Plan, loss: float) -> Row:
-    return Row(
-        name=entry.name,
-        kind=entry.kind,
-        idea=entry.idea,
+def _described(row: Row, plan: Plan) -> Row:
+    return replace(
+        row,
         rungs=dict(Counter(step.selection.rung for step in plan.steps)),
         kernels=sum(_launches(step.selection.launch) for step in plan.steps),
         flops=sum(step.flops for step in plan.steps),
         nbytes=sum(step.nbytes for step in plan.steps),
-        loss=loss,
     )
 
 

@@ -33,7 +33,7 @@ def plot_ladder(ladder: Ladder, path: str | os.PathLike[str]) -> None:
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    if ladder.peaks is None:
+    if ladder.peaks is None or not any(row.kind != "switch" and row.us for row in ladder.rows):
         raise ConvloomError("nothing was timed, so there is nothing to plot")
     figure: Any = Figure(figsize=(13, 0.32 * len(ladder.rows) + 2.2), layout="constrained")
     bars, roof = figure.subplots(1, 2, width_ratios=(3, 2))
@@ -54,7 +54,7 @@ def _device(ladder: Ladder) -> str:
 
 
 def _bars(axes: Any, ladder: Ladder) -> None:
-    rows = list(ladder.rows)
+    rows = [row for row in ladder.rows if row.us is not None]
     places = range(len(rows))
     speeds = [row.images_per_second or 0.0 for row in rows]
     axes.barh(places, speeds, color=[_COLOURS[row.kind] for row in rows])
@@ -85,7 +85,7 @@ def _roofline(axes: Any, ladder: Ladder) -> None:
     """FLOP a second over FLOP a byte; the roof is what the device's peaks allow."""
     assert ladder.peaks is not None
     peaks = ladder.peaks
-    rows = [row for row in ladder.rows if row.kind != "switch"]
+    rows = [row for row in ladder.rows if row.kind != "switch" and row.us is not None]
     intensities = [row.flops / row.nbytes for row in rows]
     ridge = peaks.flops / peaks.bandwidth
     ends = (min(*intensities, ridge) / 4, max(*intensities, ridge) * 4)

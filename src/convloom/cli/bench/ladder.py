@@ -10,9 +10,9 @@ import typer
 from convloom.cli import options
 from convloom.cli.bench import shared
 from convloom.cli.bench.shared import number
-from convloom.cli.errors import UsageError
+from convloom.cli.errors import FAILURE, SUCCESS, UsageError
 from convloom.cli.plan import _shape
-from convloom.cli.terminal import Output, rate
+from convloom.cli.terminal import Output, rate, say
 
 if TYPE_CHECKING:
     from convloom.inspection.ladder import Ladder, Row
@@ -56,7 +56,7 @@ def ladder(
         ),
     ] = None,
     as_json: options.Json = False,
-) -> None:
+) -> int:
     """Measure what each idea buys, on the whole training step.
 
     One row a rung of the device's kernels, then one a way to feed and launch them; each adds one
@@ -64,7 +64,7 @@ def ladder(
     step, microseconds a step (median of the rounds), images a second, bytes and floating-point
     operations a second, the share of the limit that is reached (the larger of FLOPs over peak rate
     and bytes over bandwidth, of the plan that needs least; both peaks are measured in the same
-    run), and the gain over the row before.
+    run), and the gain over the row before. Exit code 1 if a row fails.
     """
     options.use_threads(threads)
     config = shared.settings(model, batch_size, data, device)
@@ -78,6 +78,9 @@ def ladder(
     Output(as_json).result(found.to_json(), "")
     if not as_json:
         _print(found)
+    for row in found.failures:
+        say(f"error: {row.name}: {row.failed}")
+    return FAILURE if found.failures else SUCCESS
 
 
 def _refuse_simulator(config: RunConfig, *, dry_run: bool) -> None:
@@ -98,6 +101,7 @@ def _study(
 
     device = resolve_device(config.device)
     backend = get_backend(device)
+    gpu = shared.gpu_name(backend)  # before all rows fail for want of one
     workload = shared.make_work(config, shape)
     wanted = entries(backend, threads=default_threads() if device == "cpu" else None)
     peaks = None
@@ -114,7 +118,7 @@ def _study(
         rounds=rounds,
         rows=tuple(rows),
         peaks=peaks,
-        environment=environment(device, shared.gpu_name(backend)),
+        environment=environment(device, gpu),
     )
 
 
@@ -128,7 +132,7 @@ def _write(found: Ladder, csv: Path | None, plot: Path | None, out: Path | None)
         plot = plot or out / "ladder.png"
     if csv is not None:
         csv.write_text(found.to_csv())
-    if plot is not None and found.peaks is not None:
+    if plot is not None and any(row.us is not None for row in found.rows):
         plot_ladder(found, plot)
 
 
@@ -144,7 +148,8 @@ def _print(found: Ladder) -> None:
 
 
 def _cells(row: Row) -> list[str]:
-    kinds = " ".join(f"{count} {rung}" for rung, count in row.rungs.items())
+    kinds = ", ".join(f"{count} {rung}" for rung, count in row.rungs.items())
+    kinds = f" ({kinds})" if row.kind == "rung" else ""
     return [
         row.name,
         str(row.kernels),
@@ -154,14 +159,16 @@ def _cells(row: Row) -> list[str]:
         number(row.gflops_per_second, "{:,.0f}"),
         "" if row.of_limit is None else f"{100 * row.of_limit:.1f} %",
         number(row.gain, "×{:.2f}"),
-        f"{row.note or row.idea} ({kinds})" if row.kind == "rung" else row.idea,
+        "failed" if row.failed else f"{row.note or row.idea}{kinds}",
     ]
 
 
 def _footer(found: Ladder) -> str:
     lines = ["", shared.origin(found)]
     if found.peaks is None:
-        return "\n".join([*lines, f"all {len(found.rows)} rows work and agree; nothing was timed"])
+        sound = len(found.rows) - len(found.failures)
+        lines.append(f"{sound} of {len(found.rows)} rows work and agree; nothing was timed")
+        return "\n".join(lines)
     peaks = found.peaks
     lines += [
         f"peaks {peaks.bandwidth / 1e9:,.0f} GB/s and {peaks.flops / 1e12:.3g} TFLOP/s, "

@@ -102,7 +102,7 @@ def _versus(
     if device not in ("cpu", "cuda"):
         raise UsageError(f"PyTorch has no device {device}; use --device cpu or cuda")
     _require_torch(device)
-    backend = get_backend(device)
+    gpu = shared.gpu_name(get_backend(device))  # before all rows fail for want of one
     candidates = [
         candidate
         for candidate in _candidates(config, device, shape, workers)
@@ -125,7 +125,7 @@ def _versus(
         rounds=rounds,
         seconds=seconds,
         rows=tuple(rows),
-        environment=environment(device, shared.gpu_name(backend)),
+        environment=environment(device, gpu),
     )
 
 
