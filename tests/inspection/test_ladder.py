@@ -99,7 +99,7 @@ class TestEntries:
         assert "no threads" not in {e.name for e in entries(get_backend("cpu"), threads=1)}
 
     def test_a_new_rung_has_words(self) -> None:
-        assert "tensorcores" in idea_of("tensorcores")
+        assert "sideways" in idea_of("sideways")
 
 
 class TestWithout:

@@ -32,12 +32,21 @@ IDEAS = {
     "fused": "neighbouring ops in one kernel: what lies between is never stored",
     "tiled": "tiles in shared memory and registers: each value is fetched once for many uses",
     "warp": "sums by shuffles between the threads of a warp",
+    "async": "tiles are copied to shared memory while those before them are multiplied",
+    "tensorcore": "products by tensor cores",
+    "onchip": "a few images stay in shared memory from the first layer to the last gradient",
     "dense": "compiled kernels: vectors, register tiles, fused neighbours",
     "sparse": "gradients behind a max-pool: only the cells that won are visited",
     "winograd": "3x3 filters by minimal filtering: fewer multiplications",
 }
 #: How a switch that takes a rung out is called.
-_SWITCHES = {"fused": "fusion", "tiled": "tiling", "warp": "warp sums"}
+_SWITCHES = {
+    "fused": "fusion",
+    "tiled": "tiling",
+    "warp": "warp sums",
+    "async": "async copies",
+    "sparse": "sparse gradients",
+}
 #: First losses of two rows may differ by rounding, not by more.
 _TOLERANCE = 1e-3
 

@@ -101,8 +101,8 @@ def _versus(
     device = resolve_device(config.device)
     if device not in ("cpu", "cuda"):
         raise UsageError(f"PyTorch has no device {device}; use --device cpu or cuda")
-    _require_torch(device)
     gpu = shared.gpu_name(get_backend(device))  # before all rows fail for want of one
+    _require_torch(device)
     candidates = [
         candidate
         for candidate in _candidates(config, device, shape, workers)
