@@ -80,7 +80,8 @@ class Row:
     Attributes:
         rungs: {rung: kernels of this plan on it}.
         kernels: kernels of a step.
-        flops, nbytes: of a step, as its plan counts them.
+        flops, nbytes: of a step, as its plan counts them: a convolution's are those of its direct
+            form, so minimal filtering may pass the limit.
         us: microseconds a step, the median of the rounds; ``us_low`` and ``us_high`` the extremes.
         limit_us: the larger of FLOPs over peak rate and bytes over bandwidth, of the plan that
             needs least: the same for all rows, so that a plan gains nothing by needless work.

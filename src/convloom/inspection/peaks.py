@@ -16,7 +16,7 @@ from convloom.inspection.timing import wall_seconds
 
 #: Bytes copied on a CPU, far more than its caches hold, and the side of its matrix product.
 _COPIED, _SIDE = 128 << 20, 1536
-_REPEATS = 3
+_REPEATS = 5
 
 
 @dataclass(frozen=True)
