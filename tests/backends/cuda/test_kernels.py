@@ -110,6 +110,24 @@ class TestConvolution:
         cases = list(enumerate(CONV))[part::5]
         check([t for at, case in cases for t in convolutions(case, at)], backend, rung)
 
+    @pytest.mark.parametrize("part", range(2))
+    def test_channels_in_fours(self, backend: Backend, rung: str, part: int) -> None:
+        """What is read and written four at a time: no row of the zoo has such channels."""
+        # n, c, k, size, kernel, stride, padding, dilation, groups
+        cases = [
+            Case(Conv2d(s, p, d, g), ((n, c, *size), (k, c // g, *kernel), (k,)))
+            for n, c, k, size, kernel, s, p, d, g in (
+                (3, 8, 20, (9, 7), (3, 3), (1, 1), (1, 1), (1, 1), 1),
+                (2, 16, 32, (12, 11), (3, 2), (1, 1), (1, 1), (1, 1), 1),
+                (2, 24, 40, (10, 9), (3, 2), (2, 3), (1, 1), (1, 1), 2),
+                (1, 64, 70, (6, 6), (1, 1), (1, 1), (0, 0), (1, 1), 1),
+                (2, 12, 8, (9, 9), (3, 3), (2, 1), (2, 2), (2, 2), 1),
+                (1, 36, 132, (5, 5), (3, 3), (1, 1), (1, 1), (1, 1), 1),
+            )
+        ]
+        mine = list(enumerate(cases))[part::2]
+        check([t for at, case in mine for t in convolutions(case, at)], backend, rung)
+
     def test_row_major_memory(self, backend: Backend, rung: str) -> None:
         x, w, b = integers((2, 3, 9, 8), 0), integers((6, 3, 3, 2), 1), integers((6,), 2)
         trials = []
@@ -222,6 +240,8 @@ class TestLinear:
         for n, i, o in self.SIZES:
             trials += self.trials(n, i, o, exact=True, bias=True)
         trials += self.trials(40, 300, 20, exact=False, bias=False)
+        trials += self.trials(70, 68, 76, exact=True, bias=True)
+        trials += self.trials(33, 200, 132, exact=False, bias=True)
         check(trials, backend, rung)
 
     def test_weight_in_the_order_of_a_flattened_image(self, backend: Backend, rung: str) -> None:

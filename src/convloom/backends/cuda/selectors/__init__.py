@@ -13,8 +13,8 @@ from functools import cache
 from convloom.ir import Node, Selection, TensorSpec
 
 #: The ladder, lowest first: a thread an output; neighbouring ops in one kernel; tiles in shared
-#: memory and registers; sums by shuffles; gradients that are zero left out.
-RUNGS = ("naive", "fused", "tiled", "warp", "sparse")
+#: memory and registers; sums by shuffles; asynchronous copies; gradients that are zero left out.
+RUNGS = ("naive", "fused", "tiled", "warp", "async", "sparse")
 
 Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
 

@@ -20,7 +20,7 @@ from convloom.backends.cuda.selectors.common import (
     tensors,
 )
 from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
-from convloom.backends.cuda.selectors.tiles import forward_tile, gradient_tile, threads
+from convloom.backends.cuda.selectors.tiles import forward_tile, gradient_tile, stages, threads
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
 from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
@@ -149,6 +149,17 @@ def _add_fused_wgrad(
 
 
 def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
+    return _forward_by_tiles(node, specs, "tiled")
+
+
+def _async_forward(node: Node, specs: Specs) -> Selection | None:
+    """Serves channels that can be read four at a time."""
+    x, w = (specs[name] for name in node.inputs[:2])
+    fours = channels_last(x) and channels_last(w) and w.shape[1] % 4 == 0
+    return _forward_by_tiles(node, specs, "async") if fours else None
+
+
+def _forward_by_tiles(node: Node, specs: Specs, rung: str) -> Selection | None:
     if not _served(node, specs) or not _alike(specs, *node.outputs):
         return None
     x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
@@ -164,8 +175,12 @@ def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
     blocks = ceil_div(rows, tile["BM"]) * ceil_div(filters, tile["BN"]) * constants["G"]
     arguments = _fused_arguments(node, x.shape[0])
     build = Builder(specs)
-    build.add("conv2d_fprop/tiled", constants | tile, arguments, blocks, threads(tile))
-    return build.selection("tiled", "conv2d_fprop")
+    shared = 0
+    if rung == "async":
+        constants["STAGES"], shared = stages(tile)
+    source = f"conv2d_fprop/{rung}"
+    build.add(source, constants | tile, arguments, blocks, threads(tile), shared)
+    return build.selection(rung, "conv2d_fprop")
 
 
 def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
@@ -429,6 +444,7 @@ LADDER = {
     ("Conv2dDgrad", "naive"): _dgrad,
     ("Conv2dWgrad", "naive"): _wgrad,
     ("Conv2d", "tiled"): _tiled_forward,
+    ("Conv2d", "async"): _async_forward,
     ("Conv2dDgrad", "tiled"): _tiled_dgrad,
     ("Conv2dWgrad", "tiled"): _tiled_wgrad,
     ("Conv2dWgrad", "warp"): _warp_wgrad,
@@ -437,6 +453,7 @@ LADDER = {
     ("FusedConv2dWgrad", "fused"): _fused_wgrad,
     ("PooledConv2dGrad", "fused"): _fused_pooled,
     ("FusedConv2d", "tiled"): _tiled_forward,
+    ("FusedConv2d", "async"): _async_forward,
     ("FusedConv2dDgrad", "tiled"): _tiled_dgrad,
     ("FusedConv2dWgrad", "tiled"): _tiled_wgrad,
     ("FusedConv2dWgrad", "warp"): _warp_wgrad,

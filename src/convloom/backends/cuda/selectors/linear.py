@@ -17,7 +17,7 @@ from convloom.backends.cuda.selectors.common import (
     tensors,
 )
 from convloom.backends.cuda.selectors.partial import PartialSums
-from convloom.backends.cuda.selectors.tiles import gradient_tile, linear_tile, threads
+from convloom.backends.cuda.selectors.tiles import gradient_tile, linear_tile, stages, threads
 from convloom.ir import Node, Selection
 
 #: {op: (index of the activation as wide as the weight, index of the weight)}; outputs count after
@@ -94,14 +94,29 @@ def _fused_wgrad(node: Node, specs: Specs) -> Selection | None:
 
 
 def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
+    return _forward_by_tiles(node, specs, "tiled")
+
+
+def _async_forward(node: Node, specs: Specs) -> Selection | None:
+    """Serves inputs that can be read four at a time; layers of few outputs stay with warps."""
+    _, width, outputs = _sizes(node, specs)
+    fours = width % 4 == 0 and outputs > _FEW_OUTPUTS
+    return _forward_by_tiles(node, specs, "async") if fours else None
+
+
+def _forward_by_tiles(node: Node, specs: Specs, rung: str) -> Selection | None:
     if not _served(node, specs):
         return None
     build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
     tile = linear_tile(outputs, width, vectors=width % 4 == 0)
     constants = _forward_constants(node, specs) | tile
     blocks = ceil_div(n, tile["BM"]) * ceil_div(outputs, tile["BN"])
-    build.add("linear_fprop/tiled", constants, _forward_arguments(node, n), blocks, threads(tile))
-    return build.selection("tiled", "linear_fprop")
+    shared = 0
+    if rung == "async":
+        constants["STAGES"], shared = stages(tile)
+    source, arguments = f"linear_fprop/{rung}", _forward_arguments(node, n)
+    build.add(source, constants, arguments, blocks, threads(tile), shared)
+    return build.selection(rung, "linear_fprop")
 
 
 def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
@@ -193,6 +208,7 @@ LADDER = {
     ("LinearWgrad", "naive"): _wgrad,
     ("Linear", "tiled"): _tiled_forward,
     ("Linear", "warp"): _warp_forward,
+    ("Linear", "async"): _async_forward,
     ("LinearDgrad", "tiled"): _tiled_dgrad,
     ("LinearWgrad", "tiled"): _tiled_wgrad,
     ("FusedLinear", "fused"): _fused_forward,
@@ -200,6 +216,7 @@ LADDER = {
     ("FusedLinearWgrad", "fused"): _fused_wgrad,
     ("FusedLinear", "tiled"): _tiled_forward,
     ("FusedLinear", "warp"): _warp_forward,
+    ("FusedLinear", "async"): _async_forward,
     ("FusedLinearDgrad", "tiled"): _tiled_dgrad,
     ("FusedLinearWgrad", "tiled"): _tiled_wgrad,
 }

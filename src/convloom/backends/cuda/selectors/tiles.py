@@ -11,6 +11,8 @@ from convloom.backends.cuda.selectors.common import ceil_div
 
 #: Blocks that a launch should have at least, where a sum can be split into chunks.
 BLOCKS = 512
+#: Bytes of shared memory that every GPU grants every block.
+SHARED_BYTES = 48 * 1024
 #: Most bytes of partial sums of a step.
 PARTIAL_BYTES = 64 * 1024 * 1024
 
@@ -46,6 +48,17 @@ def gradient_tile(rows: int, cols: int) -> Tile:
         return _tile(128, 128, 8, 8, 16)
     height = 32 if rows <= 32 else 64
     return _tile(height, _width(cols, (64, 96, 128, 160)), 8, 4, 16)
+
+
+def stages(tile: Tile) -> tuple[int, int]:
+    """Stages of asynchronous copies, and the bytes of shared memory that they take.
+
+    Three where every GPU grants the memory, else two (device/async_tile.cuh has the pitch).
+    """
+    pitch = tile["BK"] + (4 if tile["BK"] % 8 == 0 else 8)
+    nbytes = 4 * pitch * (tile["BM"] + tile["BN"])
+    count = 3 if 3 * nbytes <= SHARED_BYTES else 2
+    return count, count * nbytes
 
 
 def threads(tile: Tile) -> int:

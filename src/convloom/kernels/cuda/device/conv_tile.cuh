@@ -6,7 +6,9 @@
 // four cells of a window next to each other: a thread of a tile then holds whole windows.
 #pragma once
 
+#include "device/activation.cuh"
 #include "device/conv.cuh"
+#include "device/pool.cuh"
 #include "device/tile.cuh"
 
 // An output pixel inside its image, or a tap inside its filter.
@@ -77,7 +79,7 @@ struct ConvPatches {
         i32 row, col;  // of tap (0, 0)
     };
 
-    const f32* x;
+    const f32* data;  // x
     i64 n, group;
 
     __device__ Place place(i64 row) const {
@@ -87,12 +89,18 @@ struct ConvPatches {
         return {Conv<P>::x_offset(image, group * P::C, 0, 0),
                 i32(at.row * P::UH - P::PH), i32(at.col * P::UW - P::PW)};
     }
-    __device__ void load(const Place& at, i32 k, f32 (&value)[VEC]) const {
+    // Where an element lies; false if there is none.
+    __device__ bool find(const Place& at, i32 k, i64& offset) const {
         const u32 tap = u32(k) / u32(P::C), c = u32(k) % u32(P::C);
         const i32 row = at.row + i32(tap / u32(P::S)) * i32(P::DH);
         const i32 col = at.col + i32(tap % u32(P::S)) * i32(P::DW);
-        const bool inside = k < Conv<P>::DEPTH && row >= 0 && row < P::H && col >= 0 && col < P::W;
-        load_or_zero(value, x, at.image + x_within<P>(i32(c), row, col), inside);
+        offset = at.image + x_within<P>(i32(c), row, col);
+        return k < Conv<P>::DEPTH && row >= 0 && row < P::H && col >= 0 && col < P::W;
+    }
+    __device__ void load(const Place& at, i32 k, f32 (&value)[VEC]) const {
+        i64 offset;
+        const bool inside = find(at, k, offset);
+        load_or_zero(value, data, offset, inside);
     }
 };
 
@@ -103,23 +111,83 @@ struct ConvFilters {
     static constexpr bool ALONG_DEPTH = true;
     using Place = i64;  // offset of the filter, or ABSENT
 
-    const f32* w;
+    const f32* data;  // w
     i64 group;
 
     __device__ Place place(i64 filter) const {
         constexpr i64 count = Conv<P>::GROUP;
         return filter < count ? (group * count + filter) * Conv<P>::DEPTH : ABSENT;
     }
-    __device__ void load(const Place& filter, i32 k, f32 (&value)[VEC]) const {
-        i64 offset = k;  // (r, s, c) is the order of memory
+    // Where an element lies; false if there is none.
+    __device__ bool find(const Place& filter, i32 k, i64& offset) const {
+        offset = filter + k;  // (r, s, c) is the order of memory
         if constexpr (P::WROW != 0) {
             const u32 tap = u32(k) / u32(P::C);
-            offset = w_within<P>(i32(u32(k) % u32(P::C)), i32(tap / u32(P::S)),
-                                 i32(tap % u32(P::S)));
+            offset = filter + w_within<P>(i32(u32(k) % u32(P::C)), i32(tap / u32(P::S)),
+                                          i32(tap % u32(P::S)));
         }
-        load_or_zero(value, w, filter + offset, filter != ABSENT && k < Conv<P>::DEPTH);
+        return filter != ABSENT && k < Conv<P>::DEPTH;
+    }
+    __device__ void load(const Place& filter, i32 k, f32 (&value)[VEC]) const {
+        i64 offset;
+        const bool inside = find(filter, k, offset);
+        load_or_zero(value, data, offset, inside);
     }
 };
+
+// Forward: bias, rectifier (RELU) and pool (POOL), then the outputs to memory. T places the
+// thread's sums in the tile.
+template <class P, class T>
+__device__ __forceinline__ void store_outputs(f32 (&sum)[T::TM][T::TN], i64 first_row,
+                                              i64 first_col, i64 group, const f32* bias, f32* y,
+                                              u8* index, i64 n) {
+    constexpr i64 GROUP = Conv<P>::GROUP;
+#pragma unroll
+    for (int j = 0; j < T::TN; ++j) {
+        const i64 col = first_col + T::col(j);
+        const f32 add = P::BIAS != 0 && col < GROUP ? bias[group * GROUP + col] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < T::TM; ++i) {
+            if (P::BIAS != 0) sum[i][j] += add;
+            if (P::RELU != 0) sum[i][j] = rectified(sum[i][j]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < T::TM; i += P::POOL != 0 ? 4 : 1) {
+        const i64 row = first_row + T::row(i), image = row / Pixels<P>::COUNT;
+        if (image >= n) continue;
+        const Pixel at = Pixels<P>::at(u32(row % Pixels<P>::COUNT));
+        if constexpr (P::POOL == 0 && P::YROW == 0 && T::TOGETHER) {
+#pragma unroll
+            for (int j = 0; j < T::TN; j += 4) {
+                const i64 col = first_col + T::col(j), filter = group * GROUP + col;
+                store_fours<GROUP % 4 == 0>(y + Conv<P>::y_offset(image, filter, at.row, at.col),
+                                            &sum[i][j], col, GROUP);
+            }
+            continue;
+        }
+#pragma unroll
+        for (int j = 0; j < T::TN; ++j) {
+            const i64 col = first_col + T::col(j), filter = group * GROUP + col;
+            if (col >= GROUP) continue;
+            if constexpr (P::POOL == 0) {
+                y[Conv<P>::y_offset(image, filter, at.row, at.col)] = sum[i][j];
+            } else {
+                f32 best = sum[i][j];
+                u8 winner = 0;
+#pragma unroll
+                for (int cell = 1; cell < 4; ++cell) {
+                    if (!replaces(sum[i + cell][j], best)) continue;
+                    best = sum[i + cell][j];
+                    winner = u8(cell);
+                }
+                const i64 to = Conv<P>::pooled_offset(image, filter, at.row / 2, at.col / 2);
+                y[to] = best;
+                index[to] = winner;
+            }
+        }
+    }
+}
 
 // The taps of one axis that an input position of a residue class modulo the stride can have met:
 // first, first + STEP, …; `count` of them.

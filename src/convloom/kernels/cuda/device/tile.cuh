@@ -80,6 +80,7 @@ template <class P>
 struct Tile {
     static constexpr int BM = P::BM, BN = P::BN, BK = P::BK, TM = P::TM, TN = P::TN;
     static constexpr int THREADS = (BM / TM) * (BN / TN);
+    static constexpr bool TOGETHER = true;  // four columns lie side by side
     static_assert(TM % 4 == 0 && TN % 4 == 0 && BM % TM == 0 && BN % TN == 0);
 
     __device__ static int row(int i) {
@@ -186,8 +187,15 @@ struct DepthInRows {
     i64 rows;
 
     __device__ Place place(i64 row) const { return row < rows ? row * WIDTH : ABSENT; }
+    // Where an element lies; false if there is none.
+    __device__ bool find(const Place& row, i32 k, i64& offset) const {
+        offset = row + k;
+        return row != ABSENT && k < WIDTH;
+    }
     __device__ void load(const Place& row, i32 k, f32 (&value)[VEC]) const {
-        load_or_zero(value, data, row + k, row != ABSENT && k < WIDTH);
+        i64 offset;
+        const bool inside = find(row, k, offset);
+        load_or_zero(value, data, offset, inside);
     }
 };
 
