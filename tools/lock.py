@@ -2,8 +2,8 @@
 
     .venv/bin/python tools/lock.py
 
-Run it on the oldest supported Python, so that every pinned version exists for all of them. The
-cuda extras are left out: they follow the driver of the machine.
+Run it on the oldest supported Python, so that every pinned version exists for all of them. cuda13
+comes with the tests, which compile for GPUs that are not there; cuda12 is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEADER = """\
 
 
 def resolve() -> list[tuple[str, str]]:
-    """(name, version) of everything an installation with all CPU extras would hold, sorted."""
+    """(name, version) of everything an installation with all extras but cuda12 would hold, sorted."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--report", "-", f"{ROOT}[test,compiler,plot]"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
