@@ -24,6 +24,7 @@ from convloom.backends.cpu.jit import Jit
 from convloom.backends.cpu.launch import Specialisation
 from convloom.backends.cpu.pool import default_threads
 from convloom.backends.cpu.toolchain import Compiler, CompilerError, find_compiler
+from convloom.compiler import compile_graph
 from convloom.ir import ROW_MAJOR, ConvloomError, Graph, GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.ops import SGD, Linear, MaxPool2d, ReLU, SoftmaxCrossEntropy
 from convloom.ops.base import Op
@@ -319,6 +320,31 @@ class TestExecutable:
             executable.write("label", np.zeros(4, np.float32))
         executable.write("label", np.arange(4, dtype=np.int32))
         assert executable.read("label").tolist() == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("device", ("cpu", "cuda-sim"))
+    @pytest.mark.parametrize("watched", (False, True))
+    def test_an_input_can_be_read_while_its_memory_is_its_own(
+        self, device: str, watched: bool
+    ) -> None:
+        x = normals((4, 40), 0)
+        for steps, lasts in ((1, True), (5, False)):
+            builder = GraphBuilder()
+            last = builder.declare("x", TensorSpec(x.shape), Role.INPUT)
+            for _ in range(steps):
+                (last,) = builder.add(ReLU(), [last])
+            builder.outputs = [last]
+            backend = get_backend(device)
+            plan = compile_graph(builder.build(), backend)
+            executable = backend.executable(plan, backend.storage(plan))
+            executable.write("x", x)
+            np.testing.assert_array_equal(executable.read("x"), x)
+            executable.run_watched() if watched else executable.run()
+            if lasts:
+                np.testing.assert_array_equal(executable.read("x"), x)
+            else:
+                with pytest.raises(KeyError, match="'x' is not kept after a run, its memory is"):
+                    executable.read("x")
+            np.testing.assert_array_equal(executable.read(last), np.maximum(x, 0))
 
     @pytest.mark.parametrize("device", ("cpu", "reference"))
     def test_storage_must_fit_the_plan(self, device: str) -> None:

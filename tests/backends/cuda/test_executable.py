@@ -136,6 +136,15 @@ class TestTensors:
         executable.write("0.weight", weight[::-1, ::-1])  # any strides
         np.testing.assert_array_equal(executable.read("0.weight"), weight[::-1, ::-1])
 
+    def test_the_input_is_gone_after_a_run(self, executable: CudaExecutable) -> None:
+        """The first run is launched, the second is a graph."""
+        for seed in range(2):
+            write_batch(executable, *batch(seed=seed))
+            np.testing.assert_array_equal(executable.read("input"), batch(seed=seed)[0])
+            executable.run()
+            with pytest.raises(KeyError, match="'input' is not kept after a run"):
+                executable.read("input")
+
     def test_what_can_be_read_and_written(self, executable: CudaExecutable) -> None:
         with pytest.raises(KeyError, match=r"not a tensor of this plan; these can be read: .*loss"):
             executable.read("nothing")

@@ -50,11 +50,13 @@ class CpuExecutable(HostExecutable):
 
     def run(self) -> None:
         """Run every step once."""
+        self._written.clear()
         for part in self._parts:
             part(self._threads)
 
     def run_step(self, index: int) -> None:
         """Run one step alone, for profiles and watched runs; its inputs must have been made."""
+        self._written.clear()
         self._single[index](self._threads)
 
     def _part(

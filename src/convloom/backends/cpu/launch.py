@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Constant = int | str
+from convloom.backends.launch import Argument, Tensor, Workspace
+
+__all__ = ["Argument", "CpuLaunch", "Phase", "Specialisation", "Tensor", "Workspace"]
 
 
 @dataclass(frozen=True)
@@ -24,24 +26,6 @@ class Specialisation:
 
     source: str
     constants: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An argument: the address of a tensor's buffer, plus a byte offset."""
-
-    name: str
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """An argument: an address inside the step's own workspace."""
-
-    offset: int = 0
-
-
-Argument = Tensor | Workspace | int | float
 
 
 @dataclass(frozen=True)

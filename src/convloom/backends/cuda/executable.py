@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from convloom.backends.base import DeviceError
+from convloom.backends.bound import BoundExecutable
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, OutOfMemoryError
 from convloom.backends.cuda.graph import Replay
 from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Tensor
@@ -21,7 +20,7 @@ _LOG = logging.getLogger("convloom")
 _ALIGNMENT = 256
 
 
-class CudaExecutable:
+class CudaExecutable(BoundExecutable[DeviceTensor]):
     """Runs a plan. Kernels are compiled, and every address is fixed, on construction.
 
     Values that change from run to run (inputs, ``hyper``, ``counter``) are read from device memory
@@ -33,27 +32,22 @@ class CudaExecutable:
 
     def __init__(self, plan: Plan, storage: CudaStorage) -> None:
         storage.check(plan)
-        self._plan = plan
         self._storage = storage
         self._gpu = gpu = storage.gpu
         gpu.load(phase.kernel for step in plan.steps for phase in _launch(step).phases)
         self._own = _allocate(plan, storage)
         self._arenas = _arena_addresses(plan, storage.arena, self._own)
-        self._tensors = {
-            name: DeviceTensor(name, plan.spec(name), gpu, self._address(name))
-            for name in plan.buffers
-            if name in plan.graph.specs
-        }
-        self._readable = plan.graph.kept() | frozenset(plan.graph.roles)
+        arenas = self._arenas
+
+        def bind(name: str, buffer: Buffer) -> DeviceTensor:
+            address = arenas[buffer.arena] + buffer.offset
+            return DeviceTensor(name, plan.spec(name), gpu, address)
+
+        super().__init__(plan, bind)
         self._steps = [self._calls(step) for step in plan.steps]
         self.calls = [call for calls in self._steps for call in calls]
         self._replay = Replay(gpu, _repetition(self.calls), len(self.calls))
         self._warm = False
-
-    @property
-    def plan(self) -> Plan:
-        """The plan that runs."""
-        return self._plan
 
     @property
     def storage(self) -> CudaStorage:
@@ -75,6 +69,7 @@ class CudaExecutable:
                 each step, the message names it).
         """
         if self._warm:
+            self._written.clear()
             self._replay.launch(1)
         else:
             self.warm_up()
@@ -99,54 +94,9 @@ class CudaExecutable:
 
     def launch_step(self, index: int) -> None:
         """Ask for the launches of one step; for profiles, which time them on the device."""
+        self._written.clear()
         for call in self._steps[index]:
             call()
-
-    def run_watched(self) -> str | None:
-        """Run step by step; returns the title of the first step that made a NaN or Inf.
-
-        The run stops there, so that an update never carries the fault into the parameters.
-        """
-        for index, step in enumerate(self._plan.steps):
-            self.run_step(index)
-            for name in step.node.outputs:
-                tensor = self._tensors.get(name)
-                if tensor is not None and not _finite(tensor):
-                    return step.node.title
-        return None
-
-    def read(self, name: str) -> np.ndarray:
-        """A copy of a kept tensor, in its logical shape, after all runs asked for.
-
-        Raises:
-            KeyError: the tensor does not exist, or its memory is reused within the run.
-        """
-        if name not in self._readable or name not in self._tensors:
-            reason = (
-                "is not kept after a run, its memory is reused"
-                if name in self._plan.graph.specs
-                else "is not a tensor of this plan"
-            )
-            known = ", ".join(sorted(self._readable & self._tensors.keys()))
-            raise KeyError(f"{name!r} {reason}; these can be read: {known}")
-        return self._tensors[name].read()
-
-    def write(self, name: str, value: np.ndarray) -> None:
-        """Replace an input, parameter, state or control.
-
-        Raises:
-            KeyError: the tensor is none of these.
-            ShapeError: the shape differs, or the dtype cannot be converted.
-        """
-        if self._plan.graph.role(name) is Role.TRANSIENT or name not in self._tensors:
-            known = ", ".join(n for n in self._plan.graph.roles if n in self._tensors)
-            raise KeyError(f"{name!r} cannot be written; these can: {known}")
-        self._tensors[name].write(value)
-
-    def address(self, name: str) -> int:
-        """Where a tensor lies on the device; 0 for one that this plan does not have."""
-        tensor = self._tensors.get(name)
-        return 0 if tensor is None else tensor.address
 
     def _address(self, buffer: str) -> int:
         place = self._plan.buffers[buffer]
@@ -267,7 +217,3 @@ def _places(plan: Plan) -> dict[str, Buffer]:
 def _batch_size(plan: Plan) -> int:
     inputs = [plan.spec(name).shape for name in plan.graph.named(Role.INPUT)]
     return next((shape[0] for shape in inputs if shape), 0)
-
-
-def _finite(tensor: DeviceTensor) -> bool:
-    return np.dtype(tensor.spec.dtype).kind != "f" or bool(np.isfinite(tensor.memory()).all())

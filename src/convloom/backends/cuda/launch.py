@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from convloom.backends.launch import Argument, Tensor, Workspace
+
+__all__ = ["Argument", "CudaLaunch", "Phase", "Specialisation", "Tensor", "Workspace"]
+
 
 @dataclass(frozen=True)
 class Specialisation:
@@ -28,30 +32,12 @@ class Specialisation:
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An argument: the device address of a tensor's buffer, plus a byte offset."""
-
-    name: str
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Workspace:
-    """An argument: an address inside the step's own workspace."""
-
-    offset: int = 0
-
-
-#: int arguments are ``long long`` in the kernel, float arguments ``float``; 0 is also a null
-#: pointer.
-Argument = Tensor | Workspace | int | float
-
-
-@dataclass(frozen=True)
 class Phase:
     """One kernel launch with a one-dimensional grid and block.
 
     Attributes:
+        arguments: integers are ``long long`` in the kernel, floats ``float``; 0 is also a null
+            pointer.
         blocks: grid size, 1 to 2^31 - 1; 0 launches nothing.
         threads: block size, a multiple of 32.
         shared: bytes of dynamic shared memory.

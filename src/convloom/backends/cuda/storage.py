@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from convloom.backends.bound import BoundStorage
 from convloom.backends.cuda.gpu import Allocation, Gpu
 from convloom.backends.values import checked
 from convloom.ir import PERSISTENT, Buffer, Plan, TensorSpec
@@ -41,8 +40,12 @@ class DeviceTensor:
             cast = value.astype(self.spec.dtype, copy=False)
             self._gpu.upload(self.address, self.spec.layout.store(cast))
 
+    def finite(self) -> bool:
+        """Whether it holds neither NaN nor Inf."""
+        return np.dtype(self.spec.dtype).kind != "f" or bool(np.isfinite(self.memory()).all())
 
-class CudaStorage:
+
+class CudaStorage(BoundStorage[DeviceTensor]):
     """The persistent arena of a network: parameters, states and controls.
 
     Attributes:
@@ -53,47 +56,9 @@ class CudaStorage:
         self.gpu = gpu
         self.announced = 0
         self.arena: Allocation = gpu.allocate(plan.arenas.get(PERSISTENT, 0))
-        self.buffers: Mapping[str, Buffer] = _persistent(plan)
-        self._tensors = {
-            name: DeviceTensor(name, plan.spec(name), gpu, self.arena.address + buffer.offset)
-            for name, buffer in self.buffers.items()
-        }
+        first = self.arena.address
 
-    @property
-    def layouts(self) -> Mapping[str, TensorSpec]:
-        """Shape, dtype and layout of every tensor held."""
-        return {name: tensor.spec for name, tensor in self._tensors.items()}
+        def bind(name: str, buffer: Buffer) -> DeviceTensor:
+            return DeviceTensor(name, plan.spec(name), gpu, first + buffer.offset)
 
-    def read(self, name: str) -> np.ndarray:
-        """A copy of a tensor in its logical shape. Raises KeyError for an unknown name."""
-        return self._tensor(name).read()
-
-    def write(self, name: str, value: np.ndarray) -> None:
-        """Replace a tensor's value. Raises ShapeError when the shape differs."""
-        self._tensor(name).write(value)
-
-    def check(self, plan: Plan) -> None:
-        """Raises ValueError unless every persistent tensor of ``plan`` lies where it lies here."""
-        for name, buffer in _persistent(plan).items():
-            mine = self.buffers.get(name)
-            if mine is None or mine.offset != buffer.offset:
-                raise ValueError(f"the plan keeps {name!r} elsewhere than this storage does")
-            if self._tensors[name].spec != plan.spec(name):
-                raise ValueError(
-                    f"the plan wants {name!r} as {plan.spec(name)}, "
-                    f"this storage holds {self._tensors[name].spec}"
-                )
-
-    def _tensor(self, name: str) -> DeviceTensor:
-        if name not in self._tensors:
-            raise KeyError(f"no persistent tensor {name!r}; there are {', '.join(self._tensors)}")
-        return self._tensors[name]
-
-
-def _persistent(plan: Plan) -> dict[str, Buffer]:
-    """Tensors that live between runs; new values of updates share their memory and are left out."""
-    return {
-        name: buffer
-        for name, buffer in plan.buffers.items()
-        if buffer.arena == PERSISTENT and name in plan.graph.roles
-    }
+        super().__init__(plan, bind)

@@ -75,6 +75,7 @@ class CudaSimExecutable(HostExecutable):
             SimulationError: a kernel did what no kernel may.
         """
         step = self._steps[index]
+        self._written.clear()
         for extent in step.made:
             # NaN in every float type: a kernel that adds to what it should set is found out.
             self._bytes(extent)[...] = 0xFF
