@@ -37,6 +37,7 @@ class InterpretedEngine:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.input_shape, self.max_norm = input_shape, max_norm
         self.sizes: list[int] = []
+        self.prepared: list[tuple[str, int]] = []
         self.hyper_log: list[dict[str, float]] = []
         model.initialize(seed)
         graph = self._graph(1)
@@ -112,6 +113,10 @@ class InterpretedEngine:
 
     def hold_weights(self) -> None:
         self.model.bind(self)
+
+    def prepare(self, kind: str, batch_size: int) -> None:
+        assert kind in ("train", "evaluate")
+        self.prepared.append((kind, batch_size))
 
     def plan(self, batch_size: int) -> Plan:
         graph = self._graph(batch_size)

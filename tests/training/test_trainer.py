@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from convloom import nn, optim
+from convloom.backends import get_backend
 from convloom.data import Augmentation, from_arrays
-from convloom.training import Callback, Moment, NonFiniteError
+from convloom.training import Callback, Moment, NonFiniteError, Trainer
 from convloom.training.history import History
 from convloom.training.loop import Loop
 from convloom.training.protocols import StepResult
@@ -90,6 +91,46 @@ def test_a_short_last_batch_is_used_in_full_with_its_true_mean() -> None:
     assert trainer.engine.sizes == [32, 32, 32, 4]  # type: ignore[attr-defined]
     for name, value in expected.items():
         np.testing.assert_allclose(model.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_all_is_prepared_before_the_first_step() -> None:
+    """Full batches and the short last one, of both data sets: so epochs time steps alone."""
+    seen: list[list[tuple[str, int]]] = []
+
+    class Watch(Callback):
+        def on_step(self, moment: Moment) -> None:
+            seen.append(list(moment.trainer.engine.prepared))  # type: ignore[attr-defined]
+
+    trainer = make_trainer(callbacks=[Watch()], batch_size=32)
+    trainer.fit(images_and_labels(100), epochs=2, validation=images_and_labels(20, seed=1))
+    assert seen[0] == seen[-1] == [("train", 32), ("train", 4), ("evaluate", 20)]
+
+
+@pytest.mark.parametrize("device,input", [("cpu", "auto"), ("cuda-sim", "resident")])
+def test_nothing_is_bound_once_steps_run(
+    device: str, input: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: list[str] = []
+
+    class Watch(Callback):
+        def on_step(self, moment: Moment) -> None:
+            bound.append("step")
+
+    backend = type(get_backend(device))
+    bind = backend.executable
+
+    def counted(self: Any, plan: Any, storage: Any) -> Any:
+        bound.append("plan")
+        return bind(self, plan, storage)
+
+    monkeypatch.setattr(backend, "executable", counted)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    trainer = Trainer(
+        *(model, optim.SGD(lr=0.1), nn.CrossEntropyLoss()),
+        **{"batch_size": 8, "device": device, "input": input, "callbacks": [Watch()]},
+    )
+    trainer.fit(images_and_labels(20), epochs=2, validation=images_and_labels(11, seed=1))
+    assert bound == ["plan"] * 4 + ["step"] * 6
 
 
 def test_it_learns_and_keeps_a_table() -> None:

@@ -70,7 +70,7 @@ class TrainingDisplay(Callback):
         if moment.history:  # a resumed run
             self._head()
         for row in moment.history:
-            self._output.note(_row(row, moment.progress.epochs, row.images_per_second))
+            self._output.note(_row(row, moment.progress.epochs))
 
     def on_step(self, moment: Moment) -> None:
         assert moment.result is not None
@@ -97,8 +97,7 @@ class TrainingDisplay(Callback):
         self._clock.count_validation(moment)
         self._line.close()
         self._head()
-        speed = self._clock.images_per_second or moment.row.images_per_second
-        self._output.note(_row(moment.row, moment.progress.epochs, speed))
+        self._output.note(_row(moment.row, moment.progress.epochs))
         self._clock.start_epoch()
         self._totals = Totals()
 
@@ -106,7 +105,7 @@ class TrainingDisplay(Callback):
         self._line.close()
 
     def _head(self) -> None:
-        """The table's header, once; not before the first step, which may compile kernels."""
+        """The table's header, once; before the first step kernels may be compiled."""
         if not self._headed:
             self._headed = True
             self._output.note(_aligned(_COLUMNS))
@@ -129,7 +128,7 @@ class Clock:
         self._first_step = moment.progress.step
 
     def count(self, moment: Moment) -> None:
-        """After each step. The first one compiles kernels, so time begins after it."""
+        """After each step. Kernels are compiled before the first one: time begins after it."""
         assert moment.result is not None
         if moment.progress.step - self._first_step > 1:
             self._steps += 1
@@ -165,7 +164,7 @@ def _epoch(moment: Moment) -> str:
     return f"epoch {progress.epoch - progress.first_epoch + 1}/{progress.epochs}"
 
 
-def _row(row: EpochRow, epochs: int, images_per_second: float) -> str:
+def _row(row: EpochRow, epochs: int) -> str:
     return _aligned(
         (
             f"{row.epoch}/{epochs}",
@@ -173,7 +172,7 @@ def _row(row: EpochRow, epochs: int, images_per_second: float) -> str:
             percent(row.accuracy),
             "" if row.val_loss is None else f"{row.val_loss:.4f}",
             "" if row.val_accuracy is None else percent(row.val_accuracy),
-            rate(images_per_second),
+            rate(row.images_per_second),
             duration(row.seconds),
         )
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from convloom.backends import resolve_device
-from convloom.cli.terminal import dims, percent
+from convloom.cli.terminal import dims, duration, percent
 from convloom.data import ArrayDataset
 from convloom.nn import Module
 from convloom.training import History, Trainer, TrainingInterrupted
@@ -55,6 +56,21 @@ def summary(folder: Path, history: History) -> str:
             f"{folder / BEST}"
         )
     return "\n".join(lines)
+
+
+def times(began: float, first_step: float | None) -> dict[str, float | None]:
+    """Seconds since the command began: until its first step was done, and in all."""
+    return {
+        "seconds_to_first_step": None if first_step is None else first_step - began,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def times_in_words(times: dict[str, float | None]) -> str:
+    """``first step after 0.41 s, 3.2 s in all``."""
+    first, total = times["seconds_to_first_step"], times["seconds"]
+    in_all = f"{duration(total or 0.0)} in all"
+    return in_all if first is None else f"first step after {duration(first)}, {in_all}"
 
 
 def next_steps(config: RunConfig) -> str:

@@ -44,9 +44,9 @@ def resume(
     the same, bit for bit, as if the run had never stopped. All settings are those that the run
     began with.
     """
+    output = Output(as_json, quiet)
     options.use_threads(threads)
     from convloom.cli import runs
 
-    output = Output(as_json, quiet)
     with output.alone_on_stdout():
         raise typer.Exit(runs.train(runs.reopen(run, data_dir, output), output, resume=True))

@@ -6,7 +6,9 @@ import errno
 import itertools
 import os
 import shlex
+import time
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,7 +218,8 @@ def reopen(folder: Path, data_dir: Path | None, output: Output) -> Run:
 
 def train(run: Run, output: Output, *, resume: bool = False) -> int:
     """Train, print the result, and return the exit code."""
-    trainer = _trainer(run, output)
+    first_step = _FirstStep()
+    trainer = _trainer(run, [TrainingDisplay(output), _HistoryFiles(run.folder), first_step])
     stopped: KeyboardInterrupt | None = None
     try:
         trainer.fit(run.train, run.config.epochs, run.test, resume=resume)
@@ -228,8 +231,11 @@ def train(run: Run, output: Output, *, resume: bool = False) -> int:
             with suppress(OSError):  # it holds a person's own files
                 run.folder.rmdir()
     document = report.document(run.config, trainer, len(run.test), finished=stopped is None)
+    times = report.times(output.began, first_step.at)
+    document |= times
     if stopped is None:
         output.result(document, report.summary(run.folder, trainer.history))
+        output.note(report.times_in_words(times))
         output.note(report.next_steps(run.config))
         return SUCCESS
     output.result(document, "")
@@ -255,7 +261,18 @@ class _HistoryFiles(Callback):
         moment.history.to_json(self._folder / HISTORY_JSON)
 
 
-def _trainer(run: Run, output: Output) -> Trainer:
+class _FirstStep(Callback):
+    """Notes when the first step was done."""
+
+    may_lag = True
+    at: float | None = None
+
+    def on_step(self, moment: Moment) -> None:
+        if self.at is None:
+            self.at = time.perf_counter()
+
+
+def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
     config = run.config
     return Trainer(
         run.model,
@@ -269,7 +286,7 @@ def _trainer(run: Run, output: Output) -> Trainer:
         schedule=config.make_schedule(),
         clip_norm=config.clip_norm,
         augment=_augmentation(config),
-        callbacks=[TrainingDisplay(output), _HistoryFiles(run.folder)],
+        callbacks=callbacks,
         out=run.folder,
         checkpoint_every=config.checkpoint_every,
         log_every=config.log_every,

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -19,10 +20,12 @@ class Output:
     Attributes:
         as_json: stdout carries one JSON document and nothing else.
         quiet: only results and errors are printed.
+        began: when the command did, on the clock ``time.perf_counter``.
     """
 
     as_json: bool = False
     quiet: bool = False
+    began: float = field(default_factory=time.perf_counter, repr=False, compare=False)
     _results: TextIO = field(default_factory=lambda: sys.stdout, repr=False, compare=False)
 
     @property

@@ -197,10 +197,10 @@ def train(
         "out": out,
         "checkpoint_every": checkpoint_every,
     }
+    output = Output(as_json, quiet)
     options.use_threads(threads)
     from convloom.cli import runs
 
-    output = Output(as_json, quiet)
     with output.alone_on_stdout():
         config = runs.settings(model, flags)
         runs.check_folder(config, overwrite=overwrite)

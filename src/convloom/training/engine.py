@@ -157,6 +157,12 @@ class Engine:
             key = (kind, batch_size, INDEX.name)
             return self._executable(key, lambda: make(batch_size, INDEX))
 
+    def prepare(self, kind: str, batch_size: int) -> None:
+        """Compile and bind what ``executable`` gives; the tensors that ``read`` reads stay."""
+        current = self._current
+        self.executable(kind, batch_size)
+        self._current = current
+
     def ran(self, executable: Executable, updates: int) -> None:
         """Take note of steps that were asked for; ``read`` reads the last one's tensors."""
         self._current = executable

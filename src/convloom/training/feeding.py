@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -91,6 +91,10 @@ class Feed(Protocol):
         """``plain``, ``resident`` or ``stream``."""
         ...
 
+    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+        """Compile and bind what batches of these sizes run, for ``train`` or ``evaluate``."""
+        ...
+
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """Train on an epoch's batches from ``start_batch`` on, one for each row of the course."""
         ...
@@ -157,6 +161,12 @@ def make_feed(
     return StreamFeed(engine, batches, device)
 
 
+def batch_sizes(samples: int, batch_size: int) -> list[int]:
+    """The sizes of an epoch's batches: that of the full ones, and that of a short last one."""
+    sizes = (min(samples, batch_size), samples % batch_size)
+    return [size for size in dict.fromkeys(sizes) if size]
+
+
 def nbytes(batches: Batches) -> int:
     """Bytes of device memory that a data set takes; 0 where it cannot lie there."""
     if not isinstance(batches, DeviceBatches):
@@ -190,6 +200,11 @@ class PlainFeed:
     def __init__(self, engine: Engine, batches: Batches) -> None:
         self._engine = engine
         self._batches = batches
+
+    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+        """Compile and bind what batches of these sizes run."""
+        for size in sizes:
+            self._engine.prepare(kind, size)
 
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """One step after the other; each is reported before the next one is made."""
@@ -236,6 +251,11 @@ class ResidentFeed:
         self._pace = Pace()
         self._thread = ThreadPoolExecutor(1, "convloom-order")
         self._early: dict[int, Future[_Drawn]] = {}
+
+    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+        """Compile and bind what batches of these sizes run, and what makes them."""
+        for size in sizes:
+            self._runner(kind, size)
 
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """Steps in graphs of many; their reports come while later ones run."""
@@ -317,6 +337,14 @@ class StreamFeed:
         self._runners: dict[tuple[str, int], tuple[Executable, StreamRunner]] = {}
         self._pace = Pace()
 
+    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+        """Compile and bind what batches of these sizes run, and what copies them."""
+        for size in sizes:
+            if isinstance(self._batches, DeviceBatches):
+                self._runner(kind, size, self._batches.images)
+            else:  # only the first batch will show its dtype
+                self._engine.prepare(kind, size)
+
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """One step after the other; their reports come some steps later."""
         rates = self._engine.hyper_rows(course.hyper)
@@ -348,7 +376,8 @@ class StreamFeed:
         engine = self._engine
         engine.check_labels(labels)
         images = images if images.dtype == np.uint8 else images.astype(np.float32, copy=False)
-        executable, runner = self._runner("evaluate" if rates is None else "train", images)
+        kind = "evaluate" if rates is None else "train"
+        executable, runner = self._runner(kind, len(images), images)
         with engine.lock:
             asked = runner.ask(
                 images, labels.astype(np.int64, copy=False), rates, engine.steps_done
@@ -373,12 +402,13 @@ class StreamFeed:
             return self._batches.raw(epoch, start_batch)
         return self._batches.epoch(epoch, start_batch)
 
-    def _runner(self, kind: str, images: np.ndarray) -> tuple[Executable, StreamRunner]:
-        key = kind, len(images)
+    def _runner(self, kind: str, size: int, images: np.ndarray) -> tuple[Executable, StreamRunner]:
+        """What runs batches of ``size`` that are like ``images``."""
+        key = kind, size
         if key not in self._runners:
             if self._ring is None:
-                size = max(getattr(self._batches, "batch_size", 0), len(images))
-                self._ring = self._device.ring(self._like(images), size)
+                most = max(getattr(self._batches, "batch_size", 0), size)
+                self._ring = self._device.ring(self._like(images), most)
             executable = self._engine.executable(*key)
             self._runners[key] = executable, self._device.streamed(executable, self._ring)
         return self._runners[key]

@@ -19,7 +19,8 @@ class EpochRow:
     """One epoch. ``val_loss`` and ``val_accuracy`` are None where nothing was validated.
 
     ``loss`` and ``accuracy`` are means over the epoch's training samples, each as it was before
-    its own update. ``seconds`` is training and validation, ``images_per_second`` training alone.
+    its own update. ``seconds`` is training and validation, ``images_per_second`` training alone;
+    kernels are compiled before.
     ``lr`` is the rate of the epoch's last step; ``step`` counts steps from the start.
     """
 

@@ -21,7 +21,15 @@ from convloom.training import checkpoint
 from convloom.training.callbacks import Moment, call, watches_steps
 from convloom.training.checkpoint import Checkpoint, ResumeError
 from convloom.training.config import CONFIG_NAME
-from convloom.training.feeding import PREFETCH, Course, Feed, finished, make_feed, nbytes
+from convloom.training.feeding import (
+    PREFETCH,
+    Course,
+    Feed,
+    batch_sizes,
+    finished,
+    make_feed,
+    nbytes,
+)
 from convloom.training.history import EpochRow, History, StepRow, score
 from convloom.training.interrupt import StopRequest, TrainingInterrupted
 from convloom.training.metrics import Evaluation, Totals
@@ -93,6 +101,7 @@ class Loop:
         self._began = time.perf_counter()
         self._tell("on_start")
         try:
+            self._prepare()
             while not self.progress.finished:
                 self._train_epoch()
                 self._finish_epoch()
@@ -152,6 +161,13 @@ class Loop:
             data=self.train.name,
             spare=spare,
         )
+
+    def _prepare(self) -> None:
+        """Have everything compiled before the clock of an epoch runs."""
+        size = self.trainer.batch_size
+        self._feed.prepare("train", batch_sizes(len(self.train), size))
+        if self.validation is not None:
+            self.trainer.prepare_evaluation(self.validation, size)
 
     def _train_epoch(self) -> None:
         """The rest of the current epoch's batches."""

@@ -73,6 +73,13 @@ class Engine(Protocol):
         """The training step's plan for a batch size."""
         ...
 
+    def prepare(self, kind: str, batch_size: int) -> None:
+        """Compile and bind what steps for class numbers run; ``kind`` as ``train`` or ``evaluate``.
+
+        Steps of this size then wait for no compiler.
+        """
+        ...
+
 
 @runtime_checkable
 class DeviceEngine(Engine, Protocol):

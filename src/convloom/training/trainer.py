@@ -21,7 +21,7 @@ from convloom.ir import ConvloomError
 from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
-from convloom.training.feeding import INPUTS, PREFETCH, Feed, finished, make_feed
+from convloom.training.feeding import INPUTS, PREFETCH, Feed, batch_sizes, finished, make_feed
 from convloom.training.graphs import INDEX, training_graph
 from convloom.training.history import History
 from convloom.training.interrupt import StopRequest
@@ -245,6 +245,11 @@ class Trainer:
                 totals.add(result)
                 after_batch(totals.n)
         return totals.means()
+
+    def prepare_evaluation(self, dataset: Dataset, batch_size: int) -> None:
+        """Compile now what ``evaluate_with`` will run."""
+        feed = self._evaluation_feed(dataset, batch_size)
+        feed.prepare("evaluate", batch_sizes(len(dataset), batch_size))
 
     def predict(self, images: np.ndarray, *, batch_size: int | None = None) -> np.ndarray:
         """Class probabilities, float32 (N, classes).
