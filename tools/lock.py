@@ -20,7 +20,7 @@ HEADER = """\
 
 
 def resolve() -> list[tuple[str, str]]:
-    """(name, version) of everything an installation with all extras but cuda12 would hold, sorted."""
+    """(name, version) of all that an installation with every extra but cuda12 would hold."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
     command += ["--report", "-", f"{ROOT}[test,compiler,plot]"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)

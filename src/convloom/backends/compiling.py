@@ -15,7 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"', re.MULTILINE)
+#: A line that includes a file by quotes; its group is the file.
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
 _FIRST_ERROR = re.compile(r"^.*\berror:.*$", re.MULTILINE | re.IGNORECASE)
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,7 +40,7 @@ def source_digest(name: str, *roots: Path) -> str:
         seen.add(path)
         text = path.read_text(encoding="utf-8")
         digest.update(f"{path.name}\0{text}\0".encode())
-        todo.extend(_found(name, (path.parent, *roots)) for name in _INCLUDE.findall(text))
+        todo.extend(_found(name, (path.parent, *roots)) for name in INCLUDE.findall(text))
     return digest.hexdigest()
 
 

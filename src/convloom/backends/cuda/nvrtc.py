@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from convloom.backends.cache import ObjectCache, cache_directory
-from convloom.backends.compiling import announced, in_parallel, refusal
+from convloom.backends.compiling import INCLUDE, announced, in_parallel, refusal
 from convloom.backends.cuda.launch import Specialisation
 from convloom.ir import ConvloomError
 
@@ -33,7 +33,6 @@ OPTIONS = {"std": "c++20", "ptxas_options": ["-v"]}
 #: The first line a record of the cache starts with; another format gets another number.
 _FORMAT = 1
 _NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[^\n]*$', re.MULTILINE)
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.MULTILINE)
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
@@ -145,25 +144,34 @@ def compile_kernel(specialisation: Specialisation, arch: str) -> Cubin:
         KernelError: NVRTC is not installed or refused it.
     """
     core = cuda_core()
-    text, expression, log = translation_unit(specialisation), expression_of(specialisation), _Log()
-    try:
-        options = core.ProgramOptions(name=specialisation.source, arch=arch, **OPTIONS)
-        program = core.Program(text, "c++", options)
-        made = program.compile("cubin", name_expressions=(expression,), logs=log)
-        symbol = made.symbol_mapping[expression]
-        code = bytes(made.code)
-    except Exception as error:
-        compiler = f"{compiler_identity()} for {arch}"
-        told = str(error).replace("\0", "")
-        if "--gpu-architecture" in told:
-            raise KernelError(
-                f"{compiler_identity()} does not compile for {arch}, the architecture of a GPU "
-                "that is newer or older than it; pip install -U 'convloom[cuda13]', or "
-                "'convloom[cuda12]' for a GPU older than compute capability 7.5"
-            ) from None
-        raise KernelError(refusal(compiler, describe(specialisation), text, told)) from None
+    text, expression = translation_unit(specialisation), expression_of(specialisation)
+    # NVRTC keeps a cache of its own, and says nothing of registers when it answers from there.
+    for fresh in ({}, {"no_cache": True}):
+        log = _Log()
+        try:
+            options = core.ProgramOptions(name=specialisation.source, arch=arch, **OPTIONS, **fresh)
+            program = core.Program(text, "c++", options)
+            made = program.compile("cubin", name_expressions=(expression,), logs=log)
+            symbol = made.symbol_mapping[expression]
+            code = bytes(made.code)
+        except Exception as error:
+            raise _refused(specialisation, arch, text, str(error).replace("\0", "")) from None
+        if log.getvalue().strip():
+            break
     name = symbol.decode() if isinstance(symbol, bytes) else str(symbol)
     return Cubin(code, name, usage_of(name, log.getvalue()))
+
+
+def _refused(specialisation: Specialisation, arch: str, text: str, told: str) -> KernelError:
+    """What to say of NVRTC's refusal ``told``."""
+    if "--gpu-architecture" in told:
+        return KernelError(
+            f"{compiler_identity()} does not compile for {arch}, the architecture of a GPU "
+            "that is newer or older than it; pip install -U 'convloom[cuda13]', or "
+            "'convloom[cuda12]' for a GPU older than compute capability 7.5"
+        )
+    compiler = f"{compiler_identity()} for {arch}"
+    return KernelError(refusal(compiler, describe(specialisation), text, told))
 
 
 def cuda_core() -> Any:
@@ -297,7 +305,7 @@ def _inlined(name: str, within: tuple[str, ...] = ()) -> str:
         return f'{_inlined(target, chain)}\n#line {line} "{name}"'
 
     guard = f"CONVLOOM_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
-    body = _INCLUDE.sub(include, _PRAGMA_ONCE.sub("", text))
+    body = INCLUDE.sub(include, _PRAGMA_ONCE.sub("", text))
     return f'#ifndef {guard}\n#define {guard}\n#line 1 "{name}"\n{body}\n#endif'
 
 
