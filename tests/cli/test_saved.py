@@ -27,6 +27,36 @@ def test_eval_agrees_with_training(trained: Path) -> None:
     assert document["model"] == str(trained / "last.safetensors")
 
 
+@pytest.mark.parametrize("settings", [None, "network = ", "epochs = 'many'"])
+def test_a_run_without_sound_settings_still_works(
+    trained: Path, tmp_path: Path, pictures: list[Path], settings: str | None
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "run.toml").unlink()
+    if settings is not None:
+        (run / "run.toml").write_text(settings)
+    ours = invoke("eval", run, "--json")
+    assert ours.exit_code == 0, ours.output
+    (note,) = ours.stderr.splitlines()
+    assert "run.toml" in note
+    assert note.endswith("; the settings are taken from last.safetensors")
+    theirs = json.loads(invoke("eval", trained, "--json").stdout)
+    assert json.loads(ours.stdout) == {**theirs, "model": str(run / "last.safetensors")}
+    seen = invoke("predict", run, pictures[0], "-q")
+    assert (seen.exit_code, seen.stderr) == (0, "")
+    assert seen.stdout == invoke("predict", trained, pictures[0]).stdout
+
+
+def test_a_checkpoint_knows_the_loss_of_its_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ("--data", "digits", "--epochs", "1", "--label-smoothing", "0.2", "--out", run)
+    assert invoke("train", "lenet", *words).exit_code == 0
+    before = json.loads(invoke("eval", run, "--json").stdout)
+    (run / "run.toml").unlink()
+    assert json.loads(invoke("eval", run, "--json").stdout) == before
+
+
 def test_eval_of_files_and_parts(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "net.safetensors"
     shutil.copy(trained / "best.safetensors", file)

@@ -63,6 +63,7 @@ def test_train_json_is_all_of_stdout(tmp_path: Path) -> None:
     document = json.loads(result.stdout)
     assert result.exit_code == 0
     assert document["status"] == "finished"
+    assert 0 < document["seconds_to_first_step"] < document["seconds"]
     assert document["run"] == str(out)
     assert document["model"] == str(out / "last.safetensors")
     assert Path(document["model"]).is_file()

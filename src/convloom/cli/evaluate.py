@@ -60,16 +60,17 @@ def evaluate(
 
     output = Output(as_json, quiet)
     network = open_saved(saved, best=best)
-    config = network.config
-    name = network.data(data)
-    if data_dir is None and config is not None and name == config.data and config.data_dir:
-        data_dir = Path(config.data_dir)
+    if network.note:
+        output.remark(network.note)
+    origin, name = network.origin, network.data(data)
+    if data_dir is None and name == origin.data and origin.data_dir:
+        data_dir = Path(origin.data_dir)
     parts = load_data(name, data_dir, output)
     dataset = network.fitted(parts[0] if train_set else parts[1])
     trainer = Trainer(
         network.model,
         SGD(),
-        CrossEntropyLoss(label_smoothing=config.label_smoothing if config else 0.0),
+        CrossEntropyLoss(label_smoothing=origin.label_smoothing),
         batch_size=batch_size,
         device=device or "auto",
         kernels=kernels or "auto",

@@ -9,7 +9,7 @@ import typer
 
 from convloom.cli import options
 from convloom.cli.options import Saved, examples
-from convloom.cli.terminal import Output, percent, say, table
+from convloom.cli.terminal import Output, percent, table
 
 
 def register(app: typer.Typer) -> None:
@@ -48,11 +48,14 @@ def predict(
     from convloom.cli.saved import open_saved
     from convloom.data import decode_image
 
+    output = Output(as_json, quiet)
     network = open_saved(saved, best=best)
+    if network.note:
+        output.remark(network.note)
     decoded = [decode_image(image, network.image_shape) for image in images]
-    for image in decoded if not quiet else ():
+    for image in decoded:
         for note in image.notes:
-            say(f"note: {image.path}: {note}")
+            output.remark(f"{image.path}: {note}")
     pixels = np.stack([image.pixels for image in decoded])
     probabilities = network.model.predict(pixels, device=device or "auto")
     names = network.model.classes or tuple(map(str, range(probabilities.shape[1])))
@@ -61,7 +64,7 @@ def predict(
         for image, row in zip(decoded, probabilities, strict=True)
     ]
     document = {"model": str(network.path), "images": found}
-    Output(as_json, quiet).result(document, _table(found))
+    output.result(document, _table(found))
 
 
 def _top(row: Any, names: tuple[str, ...], count: int) -> list[dict[str, Any]]:

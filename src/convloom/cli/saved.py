@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,21 +10,38 @@ from pathlib import Path
 from convloom.cli.errors import UsageError
 from convloom.cli.runs import require_exists
 from convloom.cli.terminal import dims
-from convloom.data import ArrayDataset
+from convloom.data import ArrayDataset, catalog
 from convloom.ir import ConvloomError
 from convloom.nn import Module
-from convloom.training import load
+from convloom.training import checkpoint, load
 from convloom.training.checkpoint import BEST, LAST
-from convloom.training.config import CONFIG_NAME, RunConfig, load_config
+from convloom.training.config import CONFIG_NAME, ConfigError, load_config
+
+#: How a checkpoint writes down its loss.
+_SMOOTHED = re.compile(r"CrossEntropyLoss\(label_smoothing=([0-9.e+-]+)\)")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an evaluation takes from the run that made a network; ``data`` is None if unknown."""
+
+    data: str | None = None
+    data_dir: str | None = None
+    label_smoothing: float = 0.0
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A network, the file it came from, and the settings of the run that made it, if known."""
+    """A network, the file it came from, and the run that made it.
+
+    Attributes:
+        note: why the run's settings could not be read; empty otherwise.
+    """
 
     model: Module
     path: Path
-    config: RunConfig | None
+    origin: Origin
+    note: str = ""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -40,9 +58,10 @@ class Saved:
         Raises:
             UsageError: neither is known.
         """
-        if asked is None and self.config is None:
+        name = asked or self.origin.data
+        if name is None:
             raise UsageError(f"{self.path} does not say which data set to take; give --data NAME")
-        return asked or (self.config.data if self.config else "")
+        return name
 
     def fitted(self, dataset: ArrayDataset) -> ArrayDataset:
         """The data set, normalised as the network was trained.
@@ -70,19 +89,44 @@ class Saved:
 def open_saved(path: Path, *, best: bool) -> Saved:
     """The network in a file, or the last or best one of a run folder.
 
+    Where the folder's settings are missing or damaged, the checkpoint's own take their place.
+
     Raises:
         OSError: there is no such file or folder.
         ConvloomError: a folder without a network, or a file that holds none.
     """
     require_exists(path)
-    folder = path if path.is_dir() else path.parent
-    config = load_config(folder) if (folder / CONFIG_NAME).is_file() else None
-    if path.is_dir():
+    is_run = path.is_dir()
+    folder = path if is_run else path.parent
+    has_settings = (folder / CONFIG_NAME).is_file()
+    if is_run:
         path = folder / (BEST if best else LAST)
         if not path.is_file():
-            what = "has saved no network yet" if config else "is not a run folder"
+            what = "has saved no network yet" if has_settings else "is not a run folder"
             raise ConvloomError(f"{folder} {what}: it has no {path.name}")
-    return Saved(load(path), path, config)
+    model = load(path)
+    if not has_settings and not is_run:
+        return Saved(model, path, Origin())
+    try:
+        config = load_config(folder)
+    except ConfigError as error:
+        reason = str(error) if has_settings else f"{folder} has no {CONFIG_NAME}"
+        note = f"{reason}; the settings are taken from {path.name}"
+        return Saved(model, path, _told_by_checkpoint(path), note)
+    return Saved(model, path, Origin(config.data, config.data_dir, config.label_smoothing))
+
+
+def _told_by_checkpoint(path: Path) -> Origin:
+    """What a checkpoint says of its run; nothing where it holds weights alone."""
+    try:
+        settings = checkpoint.load(path).settings
+    except checkpoint.CheckpointError:
+        return Origin()
+    data = settings.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    known = isinstance(name, str) and catalog.find(name) is not None
+    loss = _SMOOTHED.fullmatch(str(settings.get("loss")))
+    return Origin(name if known else None, None, float(loss.group(1)) if loss else 0.0)
 
 
 def _few(names: Sequence[str]) -> str:

@@ -49,6 +49,11 @@ class Output:
         if not self.quiet:
             print(text, file=self.stream, flush=True)
 
+    def remark(self, text: str) -> None:
+        """Something about the input that may surprise, on stderr; dropped by --quiet."""
+        if not self.quiet:
+            say(f"note: {text}")
+
     def result(self, document: Any, text: str) -> None:
         """What the command was run for: a JSON document or words."""
         if self.as_json:
