@@ -152,6 +152,8 @@ class Loading:
             num_workers=workers,
             pin_memory=pin_memory,
             persistent_workers=workers > 0,
+            # Both engines have started CUDA here, which a forked worker would not survive.
+            multiprocessing_context="spawn" if workers else None,
         )
         self._batches = self._endless()
         next(self._batches)  # the workers start
