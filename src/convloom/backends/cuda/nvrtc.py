@@ -171,7 +171,7 @@ def _refused(specialisation: Specialisation, arch: str, text: str, told: str) ->
             "'convloom[cuda12]' for a GPU older than compute capability 7.5"
         )
     compiler = f"{compiler_identity()} for {arch}"
-    return KernelError(refusal(compiler, describe(specialisation), text, told))
+    return KernelError(f"{compiler} {refusal([compiler], describe(specialisation), text, told)}")
 
 
 def cuda_core() -> Any:
