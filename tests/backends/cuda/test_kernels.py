@@ -1,21 +1,28 @@
 """Every CUDA kernel of every rung against its op's NumPy reference.
 
-On the simulator everywhere; on a GPU with ``-m gpu``. A test of a rung runs the ops that have a
-kernel on that rung; together the rungs cover every kernel file.
+On the simulator everywhere, with AddressSanitizer and UBSan where there is g++; on a GPU with
+``-m gpu``. A test of a rung runs the ops that have a kernel on that rung; together the rungs cover
+every kernel file.
 """
 
 from __future__ import annotations
 
 import itertools
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
 import pytest
 
+from convloom import optim
 from convloom.backends.base import Backend, get_backend
 from convloom.backends.cuda.selectors import RUNGS
+from convloom.compiler import compile_graph
 from convloom.ir import NHWC, ROW_MAJOR, Layout, flattened_nhwc
+from convloom.nn import CrossEntropyLoss
+from convloom.nn.models import lenet
 from convloom.ops import (
     SGD,
     AdamW,
@@ -51,15 +58,19 @@ from convloom.ops import (
     Unflatten,
 )
 from convloom.ops.control import counter_vector, hyper_vector
+from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
-from tests.backends.harness import integers, normals, outcome
+from tests.backends.harness import assert_close, integers, normals, outcome
 from tests.zoo import AVG_POOL, CLASSES, CONV, ELEMENTWISE, LINEAR, MAX_POOL, Case
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
 
 
 @pytest.fixture(params=["cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu)])
-def backend(request: pytest.FixtureRequest) -> Backend:
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """``CONVLOOM_SIM`` chooses another of the simulator's modes."""
+    if shutil.which("g++") and request.node.get_closest_marker("slow") is None:
+        monkeypatch.setenv("CONVLOOM_SIM", os.environ.get("CONVLOOM_SIM") or "asan")
     return get_backend(request.param)
 
 
@@ -504,6 +515,36 @@ class TestUpdate:
         rates = hyper_vector({"lr": 0.1, "momentum": 0.9})
         op = SGD((1.0,) * count, (1.0,) * count)
         check([Trial(op, (rates, *tensors))], backend, rung)
+
+
+# A whole training step --------------------------------------------------------------------------
+
+
+class TestStep:
+    def test_lenet(self, backend: Backend, rung: str) -> None:
+        """Forward, loss, gradients and update are those of the reference, on the same batch."""
+        x = normals((3, 1, 28, 28), 0)
+        labels = np.array([7, 0, 9])
+        results = []
+        for one, kernels in ((backend, rung), (get_backend("reference"), "auto")):
+            model = lenet(10, 1, 28).initialize(0)
+            graph = training_graph(
+                model.trace((1, 28, 28), 3), CrossEntropyLoss(), INDEX, optim.SGD(0.1, 0.9), False
+            )
+            plan = compile_graph(graph, one, kernels)
+            executable = one.executable(plan, one.storage(plan))
+            for name, value in model.state_dict().items():
+                executable.write(name, value)
+            executable.write("loss.grad", np.ones((), np.float32))
+            executable.write("hyper", hyper_vector({"lr": 0.1, "momentum": 0.9}))
+            executable.write("input", x)
+            executable.write("target", labels)
+            executable.run()
+            names = ["loss", *model.state_dict()]
+            results.append({name: executable.read(name) for name in names})
+        ours, theirs = results
+        for name, value in theirs.items():
+            assert_close(ours[name], value, 1e-5)
 
 
 # Sizes -----------------------------------------------------------------------------------------

@@ -233,11 +233,13 @@ class TestBuilding:
 
     def test_static_shared_variables(self) -> None:
         functions = workshop_of("asan").load([kernel("faults/shared", CASE=c) for c in (0, 12)])
-        (library,) = {function.library for function in functions.values()}
-        found = [v for v in thread_local_variables(Path(library)) if v.name in ("tile", "other")]
-        assert {v.nbytes for v in found} == {256}
-        for one, following in itertools.pairwise(found):
-            assert one.offset + one.nbytes + 64 <= following.offset
+        # One library, or two where another test has loaded one of the kernels before.
+        for library in {function.library for function in functions.values()}:
+            variables = thread_local_variables(Path(library))
+            found = [v for v in variables if v.name in ("tile", "other")]
+            assert {v.nbytes for v in found} == {256}
+            for one, following in itertools.pairwise(found):
+                assert one.offset + one.nbytes + 64 <= following.offset
 
     def test_with_gaps(self) -> None:
         text = "\t.section\t.tbss\ntile:\n\t.zero\t8\n\t.section\t.bss\n\t.zero\t8\n"
