@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import statistics
 import subprocess
 import sys
@@ -129,6 +130,34 @@ def misses(task: Task, result: dict[str, float]) -> list[str]:
     return found
 
 
+def circumstances(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What a figure is worth nothing without."""
+    import numpy
+    import torch
+
+    return {
+        "date": str(date.today()),
+        "command": shlex.join(["python", *sys.argv]),
+        "processor": processor(),
+        "threads": arguments.threads,
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "pytorch": torch.__version__,
+    }
+
+
+def processor() -> str:
+    """The processor's name and instruction sets that matter here."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    facts = dict(line.split(":", 1) for line in lines if ":" in line)
+    facts = {name.strip(): value.strip() for name, value in facts.items()}
+    vectors = [name for name in ("avx2", "avx512f", "amx_tile") if name in facts.get("flags", "")]
+    return f"{facts.get('model name', platform.machine())} ({', '.join(vectors)})"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="names of networks or convolutions, comma-separated")
@@ -139,6 +168,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7, help="rounds per contender (default 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a round")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--save", type=Path, help="file for the results with all circumstances")
     arguments = parser.parse_args()
 
     results, short = {}, []
@@ -157,14 +187,10 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(results, indent=1))
     else:
-        import numpy
-        import torch
-
-        print(
-            f"{date.today()}, {platform.processor() or platform.machine()}, "
-            f"{arguments.threads} threads, Python {platform.python_version()}, "
-            f"NumPy {numpy.__version__}, PyTorch {torch.__version__}"
-        )
+        print(", ".join(f"{name} {value}" for name, value in circumstances(arguments).items()))
+    if arguments.save:
+        record = {**circumstances(arguments), "results": results}
+        arguments.save.write_text(json.dumps(record, indent=1) + "\n")
     for line in short:
         print(f"MISSED {line}", file=sys.stderr)
     return 1 if short else 0
