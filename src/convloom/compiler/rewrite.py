@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from convloom.ir import Graph, Node, Role, TensorSpec
+from convloom.ir.graph import free_name
 
 
 def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
@@ -119,10 +120,7 @@ class Rewriter:
 
     def fresh(self, wished: str, spec: TensorSpec) -> str:
         """A new tensor's name."""
-        name, number = wished, 1
-        while name in self.specs:
-            number += 1
-            name = f"{wished}#{number}"
+        name = free_name(wished, self.specs)
         self.specs[name] = spec
         return name
 

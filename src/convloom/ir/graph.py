@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -179,9 +179,15 @@ class GraphBuilder:
         return [stem] if count == 1 else [f"{stem}{i}" for i in range(count)]
 
     def _claim(self, wished: str, spec: TensorSpec) -> str:
-        name, number = wished, 1
-        while name in self._specs:
-            number += 1
-            name = f"{wished}#{number}"
+        name = free_name(wished, self._specs)
         self._specs[name] = spec
         return name
+
+
+def free_name(wished: str, taken: Container[str]) -> str:
+    """``wished``, with a number behind it if it is taken."""
+    name, number = wished, 1
+    while name in taken:
+        number += 1
+        name = f"{wished}#{number}"
+    return name

@@ -18,9 +18,8 @@ from convloom.ir import ConvloomError
 
 #: Value-changing flags are absent on purpose: NaN, Inf and signed zero behave as IEEE 754 says.
 #: Contraction to fused multiply-add is on for every compiler, so that they round alike.
-FLAGS = (
+COMMON_FLAGS = (
     "-std=c++20",
-    "-O3",
     "-march=native",
     "-ffp-contract=fast",
     "-fno-math-errno",
@@ -29,9 +28,9 @@ FLAGS = (
     "-fno-rtti",
     "-fvisibility=hidden",
     "-fPIC",
-    "-shared",
     "-pthread",
 )
+FLAGS = (*COMMON_FLAGS, "-O3", "-shared")
 _CANDIDATES = ("g++", "clang++", "c++")
 
 

@@ -9,7 +9,7 @@ from convloom.backends.base import DeviceError
 from convloom.backends.bound import BoundExecutable
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, OutOfMemoryError
 from convloom.backends.cuda.graph import Replay
-from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Tensor
+from convloom.backends.cuda.launch import Argument, Phase, Tensor, launch_of
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
 from convloom.backends.cuda.storage import CudaStorage, DeviceTensor
 from convloom.ir import PERSISTENT, TRANSIENT, Buffer, Plan, Role, Step
@@ -34,7 +34,7 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         storage.check(plan)
         self._storage = storage
         self._gpu = gpu = storage.gpu
-        gpu.load(phase.kernel for step in plan.steps for phase in _launch(step).phases)
+        gpu.load(phase.kernel for step in plan.steps for phase in launch_of(step).phases)
         self._own = _allocate(plan, storage)
         self._arenas = _arena_addresses(plan, storage.arena, self._own)
         arenas = self._arenas
@@ -106,7 +106,7 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         title = self._title(step)
         return [
             self._gpu.prepare(self._call(phase, step, title))
-            for phase in _launch(step).phases
+            for phase in launch_of(step).phases
             if phase.blocks > 0
         ]
 
@@ -138,13 +138,6 @@ def _repetition(calls: Sequence[Callable[[], None]]) -> Callable[[int], None]:
                 call()
 
     return repeat
-
-
-def _launch(step: Step) -> CudaLaunch:
-    launch = step.selection.launch
-    if not isinstance(launch, CudaLaunch):
-        raise ValueError(f"the plan has no CUDA kernel for {step.node.title}")
-    return launch
 
 
 def _own_arenas(plan: Plan) -> dict[str, int]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from convloom.backends.launch import Argument, Tensor, Workspace
+from convloom.ir import Step
 
-__all__ = ["Argument", "CudaLaunch", "Phase", "Specialisation", "Tensor", "Workspace"]
+__all__ = ["Argument", "CudaLaunch", "Phase", "Specialisation", "Tensor", "Workspace", "launch_of"]
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,11 @@ class CudaLaunch:
     """All phases of a step, in order, on one stream."""
 
     phases: tuple[Phase, ...]
+
+
+def launch_of(step: Step) -> CudaLaunch:
+    """What runs a step. Raises ValueError where that is no CUDA kernel."""
+    launch = step.selection.launch
+    if not isinstance(launch, CudaLaunch):
+        raise ValueError(f"the plan has no CUDA kernel for {step.node.title}")
+    return launch

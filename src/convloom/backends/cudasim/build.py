@@ -20,7 +20,13 @@ from pathlib import Path
 from convloom.backends.base import DeviceError
 from convloom.backends.cache import ObjectCache, cache_directory
 from convloom.backends.compiling import announced, in_parallel, refusal, source_digest
-from convloom.backends.cpu.toolchain import Compiler, CompilerError, cpu_features, find_compiler
+from convloom.backends.cpu.toolchain import (
+    COMMON_FLAGS,
+    Compiler,
+    CompilerError,
+    cpu_features,
+    find_compiler,
+)
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cudasim.elf import thread_local_variables
 from convloom.backends.cudasim.machine import (
@@ -35,21 +41,11 @@ from convloom.backends.cudasim.modes import Mode
 from convloom.backends.locks import Lock
 
 SOURCES = Path(__file__).resolve().parents[2] / "kernels" / "cuda"
-#: Value-changing flags are absent on purpose, as on the CPU; products and sums are fused as nvcc
-#: fuses them.
+#: Products and sums are fused as nvcc fuses them.
 _FLAGS = (
-    "-std=c++20",
-    "-march=native",
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-exceptions",
-    "-fno-rtti",
+    *COMMON_FLAGS,
     "-fno-strict-aliasing",
     "-fstack-clash-protection",  # large local arrays meet the guard page of the fiber's stack
-    "-fvisibility=hidden",
-    "-fPIC",
-    "-pthread",
     "-Wno-unknown-pragmas",
 )
 #: Without these g++ calls a function for each use of shared memory, and keeps libraries for ever.

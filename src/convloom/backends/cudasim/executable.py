@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.backends.cpu.pool import default_threads
-from convloom.backends.cuda.launch import Argument, CudaLaunch, Phase, Specialisation, Tensor
+from convloom.backends.cuda.launch import Argument, Phase, Specialisation, Tensor, launch_of
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
 from convloom.backends.cudasim.build import Function, Workshop
 from convloom.backends.cudasim.machine import Call, Extent, Pointer, Settings
@@ -48,7 +48,7 @@ class CudaSimExecutable(HostExecutable):
         }
         self._arena_of = {number: name for name, number in self._numbers.items()}
         functions = workshop.load(
-            phase.kernel for step in plan.steps for phase in _launch(step).phases
+            phase.kernel for step in plan.steps for phase in launch_of(step).phases
         )
         self._steps = [self._step(step, functions) for step in plan.steps]
 
@@ -126,7 +126,7 @@ class CudaSimExecutable(HostExecutable):
         return arena[extent.offset : extent.offset + extent.nbytes]
 
     def _step(self, step: Step, functions: Mapping[Specialisation, Function]) -> _Step:
-        phases = [phase for phase in _launch(step).phases if phase.blocks > 0]
+        phases = [phase for phase in launch_of(step).phases if phase.blocks > 0]
         inputs = self._extents(step.node.inputs)
         made = self._extents(step.node.outputs)
         if step.workspace is not None:
@@ -205,9 +205,3 @@ def _letter(argument: Argument) -> str:
     if isinstance(argument, Tensor | WorkspaceArgument):
         return "p"
     return "f" if isinstance(argument, float) else "i"
-
-
-def _launch(step: Step) -> CudaLaunch:
-    launch = step.selection.launch
-    assert isinstance(launch, CudaLaunch)
-    return launch

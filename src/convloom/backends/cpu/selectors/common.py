@@ -13,43 +13,28 @@ from convloom.backends.cpu.launch import (
     Tensor,
     Workspace,
 )
-from convloom.ir import NHWC, Layout, Node, Selection, TensorSpec
+from convloom.backends.selecting import (
+    Specs,
+    WorkspaceBuilder,
+    ceil_div,
+    dtypes,
+    same_order,
+)
+from convloom.ir import NHWC, Layout, Selection
 
-Specs = Mapping[str, TensorSpec]
+__all__ = ["CHUNK", "Builder", "Specs", "ceil_div", "dtypes", "same_order"]
 
 #: Elements an item of an element-wise kernel takes.
 CHUNK = 16384
 _TRANSPOSE_ROWS = 64
 
 
-def ceil_div(a: int, b: int) -> int:
-    """The least integer that is at least a / b."""
-    return -(-a // b)
-
-
-def dtypes(node: Node, specs: Specs) -> tuple[str, ...]:
-    """Element types of inputs, then outputs."""
-    return tuple(specs[name].dtype for name in (*node.inputs, *node.outputs))
-
-
-def same_order(a: Layout, b: Layout) -> bool:
-    """Whether two layouts are the same order in memory (KRSC is NHWC by another name)."""
-    return (a.order, a.view) == (b.order, b.view)
-
-
 @dataclass
-class Builder:
+class Builder(WorkspaceBuilder):
     """Collects the phases and the workspace of a step."""
 
-    specs: Specs
+    alignment = 64
     phases: list[Phase] = field(default_factory=list)
-    nbytes: int = 0
-
-    def workspace(self, nbytes: int) -> Workspace:
-        """Reserve bytes of the step's workspace, 64-byte aligned."""
-        place = Workspace(self.nbytes)
-        self.nbytes += ceil_div(nbytes, 64) * 64
-        return place
 
     def add(
         self,

@@ -11,11 +11,33 @@ from convloom.backends.cuda.launch import (
     Phase,
     Specialisation,
     Tensor,
-    Workspace,
+)
+from convloom.backends.selecting import (
+    Specs,
+    WorkspaceBuilder,
+    ceil_div,
+    dtypes,
+    same_order,
 )
 from convloom.ir import NHWC, Layout, Node, Selection, TensorSpec
 
-Specs = Mapping[str, TensorSpec]
+__all__ = [
+    "ABSENT",
+    "THREADS",
+    "Builder",
+    "Pair",
+    "Specs",
+    "View",
+    "ceil_div",
+    "channels_last",
+    "dtypes",
+    "image_order",
+    "pairs",
+    "row_major",
+    "same_order",
+    "tensors",
+]
+
 Pair = tuple[int, int]
 
 #: Threads of a block where the kernel does not care.
@@ -24,24 +46,9 @@ THREADS = 256
 ABSENT = 0
 
 
-def ceil_div(a: int, b: int) -> int:
-    """The least integer that is at least a / b."""
-    return -(-a // b)
-
-
-def dtypes(node: Node, specs: Specs) -> tuple[str, ...]:
-    """Element types of inputs, then outputs."""
-    return tuple(specs[name].dtype for name in (*node.inputs, *node.outputs))
-
-
 def tensors(node: Node) -> tuple[Tensor, ...]:
     """The inputs, then the outputs, as arguments."""
     return tuple(Tensor(name) for name in (*node.inputs, *node.outputs))
-
-
-def same_order(a: Layout, b: Layout) -> bool:
-    """Whether two layouts are the same order in memory (KRSC is NHWC by another name)."""
-    return (a.order, a.view) == (b.order, b.view)
 
 
 def channels_last(spec: TensorSpec) -> bool:
@@ -89,18 +96,11 @@ class View:
 
 
 @dataclass
-class Builder:
+class Builder(WorkspaceBuilder):
     """Collects the phases and the workspace of a step."""
 
-    specs: Specs
+    alignment = 128
     phases: list[Phase] = field(default_factory=list)
-    nbytes: int = 0
-
-    def workspace(self, nbytes: int) -> Workspace:
-        """Reserve bytes of the step's workspace, 128-byte aligned."""
-        place = Workspace(self.nbytes)
-        self.nbytes += ceil_div(nbytes, 128) * 128
-        return place
 
     def add(
         self,
