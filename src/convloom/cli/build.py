@@ -37,10 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def build(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", show_default=False, help=f"{options.NETWORKS}."),
-    ],
+    model: options.Model,
     arch: Annotated[
         str | None,
         typer.Option(
@@ -50,22 +47,8 @@ def build(
         ),
     ] = None,
     batch_size: options.BatchSize = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default=options.RECIPE,
-            help="Data set whose image shape and classes to take; its files are not needed.",
-        ),
-    ] = None,
-    input_shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="C,H,W",
-            show_default="as --data says",
-            help="Channels, height and width of an image, in pixels.",
-        ),
-    ] = None,
+    data: options.ShapeOf = None,
+    input_shape: options.InputShape = None,
     kernels: options.Kernels = None,
     as_json: options.Json = False,
 ) -> None:

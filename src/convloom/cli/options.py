@@ -13,6 +13,7 @@ RECIPE = "the recipe's"
 
 # What to work on.
 NETWORKS = "lenet, vgg-small, or path/net.py:function (a function that returns a network)"
+Model = Annotated[str, typer.Argument(metavar="MODEL", show_default=False, help=f"{NETWORKS}.")]
 Saved = Annotated[
     Path,
     typer.Argument(
@@ -48,6 +49,24 @@ DataDir = Annotated[
         metavar="DIR",
         show_default="$CONVLOOM_DATA/NAME, then the cache, then a download",
         help="Folder that holds the data set's files.",
+    ),
+]
+ShapeOf = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME",
+        show_default=RECIPE,
+        help="Data set whose image shape and classes to take; its files are not needed.",
+    ),
+]
+InputShape = Annotated[
+    str | None,
+    typer.Option(
+        "--input-shape",
+        metavar="C,H,W",
+        show_default="as --data says",
+        help="Channels, height and width of an image, in pixels.",
     ),
 ]
 

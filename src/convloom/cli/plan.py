@@ -29,31 +29,10 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            show_default=False,
-            help=f"{options.NETWORKS}.",
-        ),
-    ],
+    model: options.Model,
     batch_size: options.BatchSize = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default=options.RECIPE,
-            help="Data set whose image shape and classes to take; its files are not needed.",
-        ),
-    ] = None,
-    input_shape: Annotated[
-        str | None,
-        typer.Option(
-            metavar="C,H,W",
-            show_default="as --data says",
-            help="Channels, height and width of an image, in pixels.",
-        ),
-    ] = None,
+    data: options.ShapeOf = None,
+    input_shape: options.InputShape = None,
     inference: Annotated[
         bool, typer.Option("--inference", help="Only the forward pass, as predict runs it.")
     ] = False,

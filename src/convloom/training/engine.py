@@ -124,15 +124,11 @@ class Engine:
         """
         if self.loss is None or self.optimizer is None:
             raise ConvloomError("training needs a loss and an optimizer; this engine has none")
-        x, target, kind = self._checked(images, targets)
-        key = ("train", len(x), kind.name)
         with self.lock:
-            executable = self._executable(key, lambda: self._training_plan(len(x), kind))
-            self._write_batch(executable, x, target, kind)
-            self._write_counter()
+            executable = self._loaded_for_training(images, targets)
             executable.run()
             self.steps_done += 1
-            return self._result(executable, len(x))
+            return self._result(executable, len(images))
 
     def evaluate_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
         """Loss and right answers of one batch; nothing is updated, dropout is off."""
@@ -273,13 +269,8 @@ class Engine:
         Returns:
             The title of the first step that made a NaN or Inf, or None.
         """
-        x, target, kind = self._checked(images, targets)
-        key = ("train", len(x), kind.name)
         with self.lock:
-            executable = self._executable(key, lambda: self._training_plan(len(x), kind))
-            self._write_batch(executable, x, target, kind)
-            self._write_counter()
-            found = executable.run_watched()
+            found = self._loaded_for_training(images, targets).run_watched()
             self.steps_done += 1
             return found
 
@@ -345,6 +336,15 @@ class Engine:
         self._executables.move_to_end(key)
         self._current = found
         return found
+
+    def _loaded_for_training(self, images: np.ndarray, targets: np.ndarray) -> Executable:
+        """What runs a training step on this batch, which it holds; to be called with the lock."""
+        x, target, kind = self._checked(images, targets)
+        key = ("train", len(x), kind.name)
+        executable = self._executable(key, lambda: self._training_plan(len(x), kind))
+        self._write_batch(executable, x, target, kind)
+        self._write_counter()
+        return executable
 
     def _write_counter(self) -> None:
         if "counter" in self._storage.layouts:

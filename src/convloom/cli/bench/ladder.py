@@ -22,11 +22,11 @@ _COLUMNS = ("row", "kernels", "µs/step", "images/s", "GB/s", "GFLOP/s", "of lim
 
 
 def ladder(
-    model: shared.Model,
+    model: options.Model,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
-    data: shared.DataName = None,
-    input_shape: shared.InputShape = None,
+    data: options.ShapeOf = None,
+    input_shape: options.InputShape = None,
     threads: options.Threads = None,
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="Turns of each row; the median counts.")

@@ -26,11 +26,11 @@ _VERSUS = ("engine", "row", "settings", "µs/step", "images/s", "GPU busy", "rat
 
 
 def pytorch(
-    model: shared.Model,
+    model: options.Model,
     batch_size: options.BatchSize = None,
     device: options.Device = None,
-    data: shared.DataName = None,
-    input_shape: shared.InputShape = None,
+    data: options.ShapeOf = None,
+    input_shape: options.InputShape = None,
     threads: options.Threads = None,
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="Turns of each row; the median counts.")

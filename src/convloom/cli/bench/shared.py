@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from convloom.cli import options
 from convloom.cli.errors import as_usage
 from convloom.cli.plan import _images_of
 from convloom.cli.terminal import is_terminal, plain
@@ -24,26 +23,6 @@ if TYPE_CHECKING:
     from convloom.inspection.workload import Workload
     from convloom.training.config import RunConfig
 
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", show_default=False, help=f"{options.NETWORKS}.")
-]
-DataName = Annotated[
-    str | None,
-    typer.Option(
-        "--data",
-        metavar="NAME",
-        show_default=options.RECIPE,
-        help="Data set whose image shape and classes to take; its files are not needed.",
-    ),
-]
-InputShape = Annotated[
-    str | None,
-    typer.Option(
-        metavar="C,H,W",
-        show_default="as --data says",
-        help="Channels, height and width of an image, in pixels.",
-    ),
-]
 Seconds = Annotated[
     float, typer.Option(metavar="S", min=0.0, help="About how many seconds a turn lasts.")
 ]
