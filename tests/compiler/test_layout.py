@@ -9,7 +9,7 @@ from convloom.backends.base import LayoutPolicy
 from convloom.compiler.layout import choose_layouts, is_view
 from convloom.ir import KRSC, NHWC, ROW_MAJOR, Graph, Layout, flattened_nhwc
 from convloom.training.graphs import prediction_graph
-from tests.compiler.helpers import AnyBackend, lenet, training
+from tests.compiler.helpers import AnyBackend, lenet, same_results, training
 
 POLICY = AnyBackend.layout_policy
 
@@ -110,3 +110,19 @@ def test_a_layout_stores_and_gives_back() -> None:
         memory = layout.store(logical)
         assert memory.shape == layout.stored_shape(shape)
         np.testing.assert_array_equal(layout.logical(memory.ravel(), shape), logical)
+
+
+def test_host_images_of_many_channels_are_reordered_once() -> None:
+    for channels, copies in ((3, 0), (16, 1)):
+        model = nn.Sequential(nn.Conv2d(channels, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5))
+        before = training(model, (channels, 6, 6))
+        after = choose_layouts(before, POLICY)
+        found = [node for node in after.nodes if node.inputs == ("input",)]
+        names = [node.outputs[0] for node in found if node.outputs[0] == "input.nhwc"]
+        assert len(names) == copies
+        assert after.specs["input"].layout == ROW_MAJOR
+        if copies:
+            assert len(found) == 1
+            assert after.specs["input.nhwc"].layout == NHWC
+            assert not is_view(after, found[0])
+        same_results(before, after, model)

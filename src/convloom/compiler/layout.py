@@ -9,6 +9,7 @@ logical order; a shared weight), the Flatten becomes a real step that reorders.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -47,6 +48,8 @@ _LINEAR: Mapping[Any, tuple[int, int]] = {
     LinearWgrad: (0, 2),
 }
 _NOTHING: Mapping[str, TensorSpec] = MappingProxyType({})
+#: Channels from which on images are reordered before convolutions read them.
+_MANY_CHANNELS = 16
 #: {op: index of its filter-shaped operand}; outputs count after inputs.
 _CONV: Mapping[Any, int] = {Conv2d: 1, Conv2dDgrad: 1, Conv2dWgrad: 2}
 
@@ -62,6 +65,7 @@ def choose_layouts(
     """
     layouts: dict[str, Layout] = {}
     if policy.images == "nhwc":
+        graph = _reordered_inputs(graph)
         layouts.update(_image_layouts(graph))
         layouts.update(_flat_layouts(graph, held))
     if policy.filters == "krsc":
@@ -71,6 +75,29 @@ def choose_layouts(
         name: spec.with_layout(layouts.get(name, ROW_MAJOR)) for name, spec in graph.specs.items()
     }
     return graph.replacing(specs=specs)
+
+
+def _reordered_inputs(graph: Graph) -> Graph:
+    """Bring images of many channels from the host's order to NHWC once, before all convolutions.
+
+    Kernels read the few channels of a photograph in either order; from about a vector of channels
+    on, each convolution would reorder what it reads again. Unflatten to the same shape is the copy.
+    """
+    reordered: dict[str, str] = {}
+    specs, nodes = dict(graph.specs), []
+    for node in graph.nodes:
+        if type(node.op) in _CONV:
+            for name in node.inputs:
+                spec = specs[name]
+                wide = len(spec.shape) == 4 and spec.shape[1] >= _MANY_CHANNELS
+                if wide and graph.role(name) is Role.INPUT and name not in reordered:
+                    reordered[name] = f"{name}.nhwc"
+                    specs[reordered[name]] = spec
+                    copy = Unflatten(spec.shape[1:])
+                    nodes.append(Node(copy, (name,), (reordered[name],), node.layer))
+        inputs = tuple(reordered.get(name, name) for name in node.inputs)
+        nodes.append(replace(node, inputs=inputs))
+    return graph.replacing(specs=specs, nodes=tuple(nodes))
 
 
 def operand(node: Node, index: int) -> str:
