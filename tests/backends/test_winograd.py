@@ -36,6 +36,18 @@ CASES: list[tuple[Op, Shapes]] = [
         FusedConv2dDgrad(size=(10, 11), mask="relu"),
         ((2, 48, 8, 9), (48, 32, 3, 3), (2, 32, 10, 11)),
     ),
+    (
+        FusedConv2d(padding=(2, 2), groups=2, activation="relu", pool=2),
+        ((2, 32, 9, 10), (64, 16, 5, 5), (64,)),
+    ),
+    (Conv2d(padding=(1, 2)), ((2, 16, 9, 11), (32, 16, 5, 5), (32,))),
+    (Conv2d(groups=3), ((2, 48, 7, 8), (48, 16, 3, 5))),
+    (Conv2dDgrad(padding=(2, 2), groups=2, size=(8, 9)), ((2, 64, 8, 9), (64, 16, 5, 5))),
+    (Conv2dDgrad(groups=2, size=(11, 10)), ((2, 32, 7, 6), (32, 32, 5, 5))),
+    (
+        FusedConv2dDgrad(padding=(1, 1), groups=2, size=(8, 9), mask="relu"),
+        ((2, 32, 8, 9), (32, 16, 3, 3), (2, 32, 8, 9)),
+    ),
     (FusedConv2dWgrad(padding=(1, 1), kernel=(3, 3)), ((3, 32, 8, 9), (3, 48, 8, 9))),
     (Conv2dWgrad(kernel=(3, 3)), ((31, 16, 13, 12), (31, 16, 11, 10))),
     (FusedConv2dWgrad(padding=(2, 2), kernel=(3, 3)), ((1, 16, 7, 6), (1, 96, 9, 8))),
@@ -91,10 +103,10 @@ def test_inf_and_nan_reach_what_they_reach_in_the_direct_form(op: Op, shapes: Sh
     [
         (Conv2d(stride=(2, 2)), ((1, 16, 9, 9), (16, 16, 3, 3))),
         (Conv2d(dilation=(2, 2)), ((1, 16, 9, 9), (16, 16, 3, 3))),
-        (Conv2d(groups=2), ((1, 32, 9, 9), (32, 16, 3, 3))),
+        (Conv2d(groups=2), ((1, 16, 9, 9), (32, 8, 3, 3))),
         (Conv2d(), ((1, 3, 9, 9), (16, 3, 3, 3))),
         (Conv2d(), ((1, 16, 9, 9), (17, 16, 3, 3))),
-        (Conv2d(), ((1, 16, 9, 9), (16, 16, 5, 5))),
+        (Conv2d(), ((1, 16, 9, 9), (16, 16, 4, 4))),
         (Conv2dDgrad(padding=(3, 3), size=(5, 5)), ((1, 16, 9, 9), (16, 16, 3, 3))),
     ],
 )

@@ -83,14 +83,14 @@ struct WinogradWgrad {
         const i64 columns = 2 * tiles_x + 2;
         for (i64 first = 0; first < tiles_y; first += P::TILE_ROWS) {
             const i64 rows = min(P::TILE_ROWS, tiles_y - first);
-            winograd_stage<C>(x, h, w, 2 * first - P::PAD_H, 2 * rows + 2, P::PAD_W, columns,
+            winograd_stage<C, C>(x, h, w, 2 * first - P::PAD_H, 2 * rows + 2, P::PAD_W, columns,
                               stage_x);
             stage_gradient(dy, out_h, out_w, 2 * first, 2 * rows, 2 * tiles_x);
             for (i64 t0 = 0; t0 < rows * tiles_x; t0 += TILES) {
                 const i64 count = min(TILES, rows * tiles_x - t0);
                 for (i64 i = 0; i < count; i++) {
                     const i64 ty = (t0 + i) / tiles_x, tx = (t0 + i) % tiles_x;
-                    winograd_input<C>(stage_x + (2 * ty * columns + 2 * tx) * C, columns * C,
+                    winograd_input<C, C>(stage_x + (2 * ty * columns + 2 * tx) * C, columns * C,
                                       v + i * C, TILES * C);
                     transform_gradient(stage_dy + (2 * ty * 2 * tiles_x + 2 * tx) * KB,
                                        2 * tiles_x * KB, i);

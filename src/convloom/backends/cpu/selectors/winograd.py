@@ -32,15 +32,18 @@ _CHUNKS, _PARTIAL_BYTES = 16, 8 * 1024 * 1024
 _TILE_STEP = 24
 _SCRATCH_GOAL = 384 * 1024
 _STAGE_GOAL = 512 * 1024
+#: Bytes of transformed maps beyond which cutting a larger filter into pieces saves nothing.
+_PIECES_GOAL = 640 * 1024
 #: Tiles a register tile holds, for an odd and an even number of vectors of filters.
 _REGISTER_ROWS = (24, 12)
 
 
 def select_winograd(node: Node, specs: Mapping[str, TensorSpec]) -> Selection | None:
-    """The launch for a 3x3, stride 1, ungrouped convolution or its gradients; None for others.
+    """The launch for a convolution of stride 1 or its gradients; None for those it does not serve.
 
-    Channels must be multiples of 16 on both sides, images NHWC, and the map at least 4x4 (smaller
-    ones waste more of each tile than minimal filtering saves).
+    Channels and filters of a group must be multiples of 16, images NHWC, and the map at least 4x4
+    (smaller ones waste more of each tile than minimal filtering saves). Filter gradients are
+    served for 3x3 filters in one group.
     """
     op = node.op
     if isinstance(op, Conv2dWgrad | FusedConv2dWgrad):
@@ -50,22 +53,30 @@ def select_winograd(node: Node, specs: Mapping[str, TensorSpec]) -> Selection | 
     w = specs[node.inputs[1]]
     x, y = specs[node.inputs[0]], specs[node.outputs[0]]
     dgrad = isinstance(op, Conv2dDgrad | FusedConv2dDgrad)
-    if not _serves(op, w, x, y):
+    if not (_saves(w) and _serves(op, w, x, y)):
         return None
-    padding = tuple(2 - p if dgrad else p for p in op.padding)
+    taps = w.shape[2], w.shape[3]
+    padding = tuple(tap - 1 - p if dgrad else p for tap, p in zip(taps, op.padding, strict=True))
     if min(padding) < 0:
         return None
-    pool = getattr(op, "pool", 0) == 2
-    out_channels = w.shape[1] if dgrad else w.shape[0]
-    return _selection(node, x, y, out_channels, padding, pool, dgrad)
+    return _selection(node, op, x, y, taps, padding, dgrad)
+
+
+def _pieces(taps: tuple[int, int]) -> tuple[int, int]:
+    """3x3 pieces that a filter is cut into, down and across."""
+    return -(-taps[0] // 3), -(-taps[1] // 3)
+
+
+def _saves(w: TensorSpec) -> bool:
+    """Whether the pieces' 16 products each are clearly fewer than the direct form's for a tile."""
+    down, across = _pieces((w.shape[2], w.shape[3]))
+    return 16 * down * across <= 0.7 * 4 * w.shape[2] * w.shape[3]
 
 
 def _serves(op: ConvGeometry, w: TensorSpec, x: TensorSpec, y: TensorSpec) -> bool:
-    plain = (op.stride, op.dilation, op.groups) == ((1, 1), (1, 1), 1)
     return (
-        plain
-        and w.shape[2:] == (3, 3)
-        and w.shape[0] % _WIDEST_LANES == 0
+        (op.stride, op.dilation) == ((1, 1), (1, 1))
+        and w.shape[0] // op.groups % _WIDEST_LANES == 0
         and w.shape[1] % _WIDEST_LANES == 0
         and x.layout == NHWC
         and y.layout == NHWC
@@ -76,39 +87,42 @@ def _serves(op: ConvGeometry, w: TensorSpec, x: TensorSpec, y: TensorSpec) -> bo
 
 def _selection(
     node: Node,
+    op: ConvGeometry,
     x: TensorSpec,
     y: TensorSpec,
-    out_channels: int,
+    taps: tuple[int, int],
     padding: tuple[int, ...],
-    pool: bool,
     dgrad: bool,
-) -> Selection:
-    op = node.op
-    n, c, h, w = x.shape
-    k = out_channels
-    out = (h + 2 * padding[0] - 2, w + 2 * padding[1] - 2)
+) -> Selection | None:
+    pool = getattr(op, "pool", 0) == 2
+    n, h, w = x.shape[0], x.shape[2], x.shape[3]
+    c, k = x.shape[1] // op.groups, y.shape[1] // op.groups
+    down, across = _pieces(taps)
+    every = down * across * c  # channels of all pieces of a group
+    if down * across > 1 and _TILE_STEP * _tile_bytes(every, k) > _PIECES_GOAL:
+        return None
+    out = (h + 2 * padding[0] - taps[0] + 1, w + 2 * padding[1] - taps[1] + 1)
     tiles = [extent // 2 if pool else -(-extent // 2) for extent in out]
-    stage = padding != (0, 0) or (not pool and (out[0] % 2 == 1 or out[1] % 2 == 1))
+    odd = not pool and (out[0] % 2 == 1 or out[1] % 2 == 1)
+    stage = padding != (0, 0) or odd or taps != (3, 3)
     vectors = 2 if k % (2 * _WIDEST_LANES) == 0 else 1
-    block = _block_tiles(c, k)
+    block = _block_tiles(every, k)
     tile_rows = _rows_per_item(c, k, tiles)
-    pack_constants = (("C", c), ("K", k), ("NV", vectors), ("DGRAD", int(dgrad)))
-    filters = 16 * c * k * 4
+    sizes = (("C", c), ("K", k), ("G", op.groups), ("R", taps[0]), ("S", taps[1]), ("NV", vectors))
+    filters = 16 * every * k * op.groups * 4
     pack = Phase(
-        Specialisation("winograd_pack", pack_constants),
+        Specialisation("winograd_pack", (*sizes, ("DGRAD", int(dgrad)))),
         (Tensor(node.inputs[1]), Workspace(0), Workspace(filters)),
-        items=k // _WIDEST_LANES,
+        items=op.groups * k // _WIDEST_LANES,
     )
     extra = node.inputs[2] if len(node.inputs) > 2 else None
     bias = extra if not dgrad else None
     mask = extra if dgrad else None
     index = node.outputs[1] if pool and len(node.outputs) > 1 else None
     constants = (
-        ("C", c),
-        ("K", k),
+        *sizes,
         ("PAD_H", padding[0]),
         ("PAD_W", padding[1]),
-        ("NV", vectors),
         ("TILES", block),
         ("TILE_ROWS", tile_rows),
         ("STAGE", int(stage)),
@@ -128,14 +142,15 @@ def _selection(
         h,
         w,
     )
-    staged = (2 * tile_rows + 2) * (2 * tiles[1] + 2) * c if stage else 0
+    rows, columns = 2 * tile_rows + 3 * down - 1, 2 * tiles[1] + 3 * across - 1
+    staged = rows * columns * c if stage else 0
     main = Phase(
         Specialisation("conv2d_winograd", constants),
         arguments,
-        items=n * -(-tiles[0] // tile_rows),
-        scratch=4 * (16 * block * (c + k) + staged),
+        items=n * op.groups * -(-tiles[0] // tile_rows),
+        scratch=4 * (16 * block * (every + k) + staged),
     )
-    workspace = filters + 9 * c * k * 4
+    workspace = filters + 9 * every * k * op.groups * 4
     return Selection("winograd", "conv2d_winograd", CpuLaunch((pack, main)), workspace)
 
 
@@ -143,7 +158,8 @@ def _wgrad(node: Node, specs: Mapping[str, TensorSpec]) -> Selection | None:
     op = node.op
     assert isinstance(op, Conv2dWgrad | FusedConv2dWgrad)
     x, dy, dw = specs[node.inputs[0]], specs[node.inputs[1]], specs[node.outputs[0]]
-    if not _serves(op, dw, x, dy) or max(op.padding) > 2:
+    only = (dw.shape[2:], op.groups) == ((3, 3), 1)
+    if not only or not _serves(op, dw, x, dy) or max(op.padding) > 2:
         return None
     n, c, h, w = x.shape
     k = dy.shape[1]
@@ -184,8 +200,12 @@ def _or_null(name: str | None) -> Argument:
 
 def _block_tiles(c: int, k: int) -> int:
     """Tiles a block: as many register tiles as keep both transformed maps in the cache."""
-    per_tile = 16 * (c + k) * 4
-    return _TILE_STEP * max(1, min(4, _SCRATCH_GOAL // (per_tile * _TILE_STEP)))
+    return _TILE_STEP * max(1, min(4, _SCRATCH_GOAL // (_tile_bytes(c, k) * _TILE_STEP)))
+
+
+def _tile_bytes(c: int, k: int) -> int:
+    """Both transformed maps of one tile."""
+    return 16 * (c + k) * 4
 
 
 def _rows_per_item(c: int, k: int, tiles: list[int]) -> int:
