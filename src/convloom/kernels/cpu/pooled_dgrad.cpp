@@ -62,13 +62,15 @@ struct PooledDgrad {
         for (i64 k = 0; k < count; k += LANES) {
             vec g;
             ivec cell;
-            if (count - k >= LANES) {
+            if (K % LANES == 0 || count - k >= LANES) {
                 g = load(grads + k);
                 cell = load_bytes(cells + k);
             } else {
+                // Through memory: a lane chosen at run time costs the compiler seconds.
+                u8 bytes[LANES] = {};
+                for (i64 i = 0; i < count - k; i++) bytes[i] = cells[k + i];
                 g = load_partial(grads + k, count - k);
-                cell = ivec{};
-                for (i64 i = 0; i < count - k; i++) cell[i] = cells[k + i];
+                cell = load_bytes(bytes);
             }
             const ivec present = g != zero();
             CL_UNROLL for (int b = 0; b < 4; b++)
@@ -81,42 +83,41 @@ struct PooledDgrad {
         const i64 pooled = py * pool_w * K;
         for (i64 c = 0; c < C; c += LANES) {
             const f32* block = filters + c * K * 9;
-            add_filter_block<true>(dy + pooled, index + pooled, block, min(K, FILTER_BLOCK), c);
-            for (i64 k = FILTER_BLOCK; k < K; k += FILTER_BLOCK)
-                add_filter_block<false>(dy + pooled + k, index + pooled + k, block + k * 9 * LANES,
-                                        min(K - k, FILTER_BLOCK), c);
+            for (i64 k = 0; k < K; k += FILTER_BLOCK)
+                add_filter_block(dy + pooled + k, index + pooled + k, block + k * 9 * LANES,
+                                 min(K - k, FILTER_BLOCK), c, k == 0);
         }
         for (int i = 2; i < 4; i++)
             fill_zero(rows[i] + (pool_w * 2 + 2) * C, row - (pool_w * 2 + 2) * C);
     }
 
-    // A pool row's windows, one vector of channels and ``count`` filters. FIRST: rows 2 and 3 of
-    // scratch hold nothing yet.
-    template <bool FIRST>
-    void add_filter_block(const f32* grads, const u8* cells, const f32* block, i64 count, i64 c) {
+    // A pool row's windows, one vector of channels and ``count`` filters. ``first``: rows 2 and 3 of
+    // scratch hold nothing yet. One copy of this code serves all: unrolled, it is long to compile.
+    __attribute__((noinline)) void add_filter_block(const f32* grads, const u8* cells,
+                                                    const f32* block, i64 count, i64 c,
+                                                    bool first) {
         vec patch[4][4];
         CL_UNROLL for (int i = 0; i < 4; i++)
             CL_UNROLL for (int j = 0; j < 4; j++) patch[i][j] = zero();
-        for (i64 px = 0; px < pool_w; px++, grads += K, cells += K) {
-            u64 bits[4];
-            sort_by_cell(grads, cells, count, bits);
+        // One step more than there are windows: the last two columns of the patch remain then.
+        for (i64 px = 0; px <= pool_w; px++, grads += K, cells += K) {
+            u64 bits[4] = {};
+            if (px < pool_w) sort_by_cell(grads, cells, count, bits);
             add_filters<0>(bits[0], grads, block, patch);
             add_filters<1>(bits[1], grads, block, patch);
             add_filters<2>(bits[2], grads, block, patch);
             add_filters<3>(bits[3], grads, block, patch);
-            flush<FIRST>(px * 2, c, patch);
+            flush(px * 2, c, patch, first);
         }
-        flush<FIRST>(pool_w * 2, c, patch);
     }
 
     // Columns col, col + 1 of the patch are complete for this block of filters; the patch moves on
     // by two columns. Rows 0 and 1 hold what the pool row above left.
-    template <bool FIRST>
-    __attribute__((always_inline)) void flush(i64 col, i64 c, vec (&patch)[4][4]) {
+    __attribute__((always_inline)) void flush(i64 col, i64 c, vec (&patch)[4][4], bool first) {
         CL_UNROLL for (int j = 0; j < 2; j++)
             CL_UNROLL for (int i = 0; i < 4; i++) {
                 f32* to = rows[i] + (col + j) * C;
-                const bool fresh = FIRST && i >= 2;
+                const bool fresh = first && i >= 2;
                 store_c(to, c, fresh ? patch[i][j] : load_c(to, c) + patch[i][j]);
             }
         CL_UNROLL for (int i = 0; i < 4; i++) {
