@@ -82,7 +82,10 @@ class Jit:
         folder = Path(tempfile.mkdtemp(prefix="convloom-"))
         try:
             with announced(len(units), self.compiler.name):
-                built = in_parallel(lambda unit: self._build(unit, folder), units)
+                # The longest first, so that none of them is left over when the rest is done.
+                order = sorted(range(len(units)), key=lambda i: -units[i].source_bytes)
+                objects = in_parallel(lambda i: self._build(units[i], folder), order)
+                built = [file for _, file in sorted(zip(order, objects, strict=True))]
                 # A loaded object stays mapped after its file is gone; the folder can go at once.
                 return [self._load_built(*pair) for pair in zip(built, paths, strict=True)]
         finally:
@@ -131,6 +134,11 @@ class _Unit:
     stem: str
     text: str
     title: str
+
+    @property
+    def source_bytes(self) -> int:
+        """Size of the kernel file: how long compiling takes, more or less."""
+        return (SOURCES / f"{self.stem}.cpp").stat().st_size
 
     @staticmethod
     def plain(stem: str) -> _Unit:
