@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from convloom.backends.cpu.launch import Argument, CpuLaunch, Phase, Tensor, Workspace
 from convloom.backends.cpu.selectors.conv2d_lanes import lanes_dgrad, lanes_fprop, lanes_wgrad
@@ -37,7 +36,6 @@ from convloom.backends.cpu.selectors.conv2d_sparse import (
     sparse_grad,
     sparse_pays,
 )
-from convloom.backends.cpu.selectors.pooled_dgrad import patch_dgrad, serves_patches
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from convloom.ops.fused import (
@@ -434,18 +432,8 @@ def _pooled_grad(
         masked=op.mask == RELU,
     )
     if kernels != "dense" and sparse_pays(problem, op.needs_dx):
-        if op.needs_dx and serves_patches(problem):
-            return _with_patches(problem, tensors)
         return sparse_grad(problem, tensors)
     return _dense_pooled_grad(problem, tensors)
-
-
-def _with_patches(problem: Problem, t: SparseTensors) -> Selection:
-    """Filter and bias gradients from lists, then the input gradient from patches."""
-    lists = sparse_grad(problem, replace(t, dx=ABSENT, masked=False))
-    phases, nbytes = patch_dgrad(problem, t.w, t.dyp, t.index, t.x if t.masked else ABSENT, t.dx)
-    launch = CpuLaunch((*lists.launch.phases, *phases))
-    return Selection("sparse", "conv2d_sparse", launch, max(lists.workspace, nbytes))
 
 
 def _dense_pooled_grad(problem: Problem, t: SparseTensors) -> Selection:
