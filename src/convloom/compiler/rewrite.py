@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from convloom.ir import Graph, Node, Role, TensorSpec
+from convloom.ir import Graph, Node, TensorSpec
 from convloom.ir.graph import free_name
 
 
@@ -153,8 +153,3 @@ class Rewriter:
             del self._producer[tensor]
         for tensor in node.inputs:
             self._readers[tensor].pop(key, None)
-
-
-def is_transient(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor is made and used within one run."""
-    return graph.role(tensor) is Role.TRANSIENT

@@ -14,10 +14,8 @@ from convloom.compiler.autodiff import differentiate
 from convloom.compiler.inference import for_inference
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.ops import GradientNorm, Op, TopKCorrect
-from convloom.ops.control import HYPER
+from convloom.ops.control import HYPER_SPEC
 
-HYPER_SPEC = TensorSpec((len(HYPER),), "float64")
-COUNTER_SPEC = TensorSpec((2,), "uint64")
 SCALAR = TensorSpec(())
 
 

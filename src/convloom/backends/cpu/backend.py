@@ -30,7 +30,7 @@ class CpuBackend:
 
     @property
     def rungs(self) -> Sequence[str]:
-        """NumPy; compiled; skipping gradients that are zero; 3x3 by minimal filtering."""
+        """NumPy; compiled; skipping gradients that are zero; stride 1 by minimal filtering."""
         return RUNGS
 
     @property

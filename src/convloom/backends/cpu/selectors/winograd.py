@@ -1,4 +1,4 @@
-"""3x3 convolutions of stride 1 by minimal filtering: which problems it serves, and its launch."""
+"""Convolutions of stride 1 by minimal filtering: which problems it serves, and its launch."""
 
 from __future__ import annotations
 
