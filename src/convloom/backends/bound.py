@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
@@ -77,7 +78,7 @@ class BoundStorage(Generic[_Tensor]):
         return self._tensors[name]
 
 
-class BoundExecutable(Generic[_Tensor]):
+class BoundExecutable(ABC, Generic[_Tensor]):
     """A plan whose tensors have their places. Subclasses run the steps.
 
     Args:
@@ -100,9 +101,9 @@ class BoundExecutable(Generic[_Tensor]):
         """The plan that runs."""
         return self._plan
 
+    @abstractmethod
     def run_step(self, index: int) -> None:
         """Run one step alone, for profiles and watched runs; its inputs must have been made."""
-        raise NotImplementedError
 
     def run_watched(self) -> str | None:
         """Run step by step; returns the title of the first step that made a NaN or Inf.

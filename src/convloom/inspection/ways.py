@@ -8,6 +8,7 @@ loss.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -178,7 +179,7 @@ class _Fed:
         return float(self._executable.read("loss"))
 
 
-class _OnDevice:
+class _OnDevice(ABC):
     """Steps that the host asks for without waiting for each."""
 
     def __init__(self, backend: Backend, workload: Workload, plan: Plan, way: Way) -> None:
@@ -214,8 +215,8 @@ class _OnDevice:
         while waiting:
             yield from waiting.popleft().results().losses.tolist()
 
-    def _asked(self, steps: int) -> Iterator[Asked]:
-        raise NotImplementedError
+    @abstractmethod
+    def _asked(self, steps: int) -> Iterator[Asked]: ...
 
 
 class _Streamed(_OnDevice):
