@@ -2,8 +2,8 @@
 
 Orientation (EXIF) is applied, then ``convert("RGB")`` or ``convert("L")``, as Pillow does them:
 an alpha channel is left out, not laid over a background. Images of 16 bits are brought to 8 by
-their high byte. Another size is resampled (bilinear, over the whole source area) without keeping
-the proportions.
+their high byte. Another size is resampled (bilinear, over the whole source area): without keeping
+the proportions by ``decode_image``, keeping them by ``decode_square``.
 """
 
 from __future__ import annotations
@@ -55,16 +55,68 @@ def decode_image(path: str | os.PathLike[str], shape: tuple[int, int, int]) -> D
             "arrays to it in Python instead"
         )
     notes: list[str] = []
-    with _explained(path), Image.open(path) as opened:
-        _check_size(path, opened)
-        opened.load()
-        image = _converted(_upright(opened, notes), _MODES[channels], notes)
+    with quietly(), _opened(path, _MODES[channels], notes) as image:
         if image.size != (width, height):
             notes.append(f"resized from {image.width}×{image.height} to {width}×{height}")
             image = image.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image, np.uint8).reshape(height, width, channels)
-    planes = np.ascontiguousarray(pixels.transpose(2, 0, 1))
-    return DecodedImage(os.fspath(path), planes, tuple(notes))
+        pixels = _planes(image)
+    return DecodedImage(os.fspath(path), pixels, tuple(notes))
+
+
+def decode_square(path: str | os.PathLike[str], side: int) -> DecodedImage:
+    """A file as an RGB square (3, side, side): its shorter side becomes ``side``, and the middle
+    of the longer one is kept, both rounded as torchvision's Resize and CenterCrop do.
+
+    To be called inside ``quietly()``; many threads may be at once.
+
+    Raises:
+        DataError: as ``decode_image``.
+    """
+    notes: list[str] = []
+    with _opened(path, "RGB", notes) as image:
+        width, height = image.size
+        shorter = min(width, height)
+        size = (side * width // shorter, side * height // shorter)
+        if size[0] * size[1] > MOST_PIXELS:
+            raise DataError(
+                f"the image is {width}×{height}: too narrow to have a shorter side of {side} "
+                "pixels; crop it",
+                path,
+            )
+        left, top = (round((extent - side) / 2) for extent in size)
+        if size != image.size:
+            image = image.resize(size, Image.Resampling.BILINEAR)
+        pixels = _planes(image.crop((left, top, left + side, top + side)))
+    return DecodedImage(os.fspath(path), pixels, tuple(notes))
+
+
+def _planes(image: Image.Image) -> np.ndarray:
+    """(C, H, W) uint8."""
+    pixels = np.asarray(image, np.uint8).reshape(image.height, image.width, -1)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str], mode: str, notes: list[str]) -> Iterator[Image.Image]:
+    """A file's image, upright and in ``mode``; errors, those of the block included, name it."""
+    with _explained(path), Image.open(path) as opened:
+        _check_size(path, opened)
+        opened.load()
+        yield _converted(_upright(opened, notes), mode, notes)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Pillow's warnings are not shown in the block, and its warning of too large images raises.
+
+    Python's filters of warnings belong to the process, so a block may hold many threads, but
+    threads may not each have a block of their own.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # The size is checked here, with a limit that no setting of Pillow's can lift.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
 
 
 def _check_size(path: str | os.PathLike[str], image: Image.Image) -> None:
@@ -98,27 +150,23 @@ def _converted(image: Image.Image, mode: str, notes: list[str]) -> Image.Image:
 @contextmanager
 def _explained(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns whatever a decoder raises on a damaged file into a DataError that names the file."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # The size is checked here, with a limit that no setting of Pillow's can lift.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
-            yield
-        except DataError:
-            raise
-        except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise DataError(f"the image is too large to be decoded: {error}", path) from error
-        except FileNotFoundError as error:
-            raise DataError("there is no such file", path) from error
-        except IsADirectoryError as error:
-            raise DataError("it is a folder; give image files", path) from error
-        except UnidentifiedImageError as error:
-            raise DataError(f"not an image that can be read ({_beginning(path)})", path) from error
-        except MemoryError as error:
-            raise DataError("the image does not fit into memory", path) from error
-        except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, zlib.error …
-            reason = getattr(error, "strerror", None) or error or type(error).__name__
-            raise DataError(f"cannot be decoded: {reason}", path) from error
+    try:
+        yield
+    except DataError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(f"the image is too large to be decoded: {error}", path) from error
+    except FileNotFoundError as error:
+        raise DataError("there is no such file", path) from error
+    except IsADirectoryError as error:
+        raise DataError("it is a folder; give image files", path) from error
+    except UnidentifiedImageError as error:
+        raise DataError(f"not an image that can be read ({_beginning(path)})", path) from error
+    except MemoryError as error:
+        raise DataError("the image does not fit into memory", path) from error
+    except Exception as error:  # decoders raise OSError, SyntaxError, ValueError, zlib.error …
+        reason = getattr(error, "strerror", None) or error or type(error).__name__
+        raise DataError(f"cannot be decoded: {reason}", path) from error
 
 
 def _beginning(path: str | os.PathLike[str]) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from convloom.data import catalog, debian, fetch, layouts, locate
+from convloom.data import catalog, debian, fetch, folders, layouts, locate
 from convloom.data.catalog import KnownSet
 from convloom.data.dataset import ArrayDataset, statistics
 from convloom.data.errors import AccessError, DataError, WrongContentError
@@ -114,15 +114,20 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     *,
     coarse: bool = False,
+    resize: int | None = None,
+    on_bad_image: str = folders.ERROR,
     progress: Progress | None = None,
 ) -> tuple[ArrayDataset, ArrayDataset]:
     """The training and the test set of that name, found on this machine or fetched.
 
     Args:
         name: mnist, fashion-mnist, cifar10, cifar100, digits, or a folder with four idx files or
-            CIFAR's binary files. Such a folder may have a classes.txt, one name a line.
+            CIFAR's binary files. Such a folder may have a classes.txt, one name a line. Or a folder
+            of image files, train/CLASS/*.jpg and val/CLASS/*.jpg; see data/folders.py.
         data_dir: where to look first: its subfolder of that name, then itself.
         coarse: CIFAR-100's 20 classes in place of the 100.
+        resize: side of the squares that a folder's image files become, in pixels; None for 256.
+        on_bad_image: what to do with image files that cannot be decoded: ``error`` or ``skip``.
         progress: told while data is fetched (name, bytes so far, bytes in all).
 
     Looks into ``data_dir``, $CONVLOOM_DATA, the cache and the system's data sets; then fetches.
@@ -133,8 +138,18 @@ def load(
     """
     known = catalog.find(os.fspath(name))
     if known is None and Path(name).expanduser().is_dir():
-        return _load_folder(Path(name).expanduser(), coarse)
+        folder = Path(name).expanduser()
+        if not _has_layout(folder) and folders.is_image_folder(folder):
+            if coarse:
+                raise DataError("it has no coarse classes; only CIFAR-100's files do", folder)
+            return folders.load_image_folder(
+                folder, resize=resize or folders.RESIZE, on_bad_image=on_bad_image
+            )
+        _recognise(folder)
+        _check_no_resize(resize, folder)
+        return _load_folder(folder, coarse)
     known = known or catalog.get(os.fspath(name))
+    _check_no_resize(resize, known.name)
     if coarse and not known.coarse:
         raise DataError(f"{known.name} has no coarse classes; only cifar100 does")
     loaded = _load(known, data_dir, coarse, progress)
@@ -442,11 +457,21 @@ def _load_folder(folder: Path, coarse: bool) -> tuple[ArrayDataset, ArrayDataset
     return train, test
 
 
+def _has_layout(folder: Path) -> bool:
+    return any(layout.find(folder) for layout in layouts.LAYOUTS.values())
+
+
+def _check_no_resize(resize: int | None, what: str | Path) -> None:
+    if resize is not None:
+        raise DataError(f"{what} has images of one size; only folders of image files are resized")
+
+
 def _recognise(folder: Path) -> tuple[str, Layout]:
     for kind, layout in layouts.LAYOUTS.items():
         if layout.find(folder):
             return kind, layout
     expected = "; or ".join(", ".join(layouts.LAYOUTS[k].files) for k in ("idx", "cifar10"))
+    expected += "; or train/CLASS/*.jpg and val/CLASS/*.jpg"
     raise DataError(f"there is no data set in this folder; expected {expected}", folder)
 
 
