@@ -2,6 +2,14 @@
 
 from convloom.ops.activation import ReLU, ReLUGrad
 from convloom.ops.base import GradientScope, Op, from_json, to_json
+from convloom.ops.chain import (
+    Chain,
+    ChainEvaluate,
+    ChainForward,
+    ChainGradient,
+    ChainUpdate,
+    Operands,
+)
 from convloom.ops.control import COUNTER, COUNTER_SPEC, HYPER, HYPER_SPEC
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
 from convloom.ops.dropout import Dropout, DropoutGrad
@@ -24,6 +32,7 @@ from convloom.ops.loss import (
 )
 from convloom.ops.metrics import TopKCorrect
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
+from convloom.ops.precision import PRECISIONS, Round, RoundGradient, check_precision, rounded
 from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
 from convloom.ops.update import SGD, AdamW, GradientNorm
 
@@ -32,12 +41,18 @@ __all__ = [
     "COUNTER_SPEC",
     "HYPER",
     "HYPER_SPEC",
+    "PRECISIONS",
     "SGD",
     "AdamW",
     "Add",
     "AvgPool2d",
     "AvgPool2dGrad",
     "BiasGrad",
+    "Chain",
+    "ChainEvaluate",
+    "ChainForward",
+    "ChainGradient",
+    "ChainUpdate",
     "Concat",
     "Conv2d",
     "Conv2dDgrad",
@@ -60,10 +75,13 @@ __all__ = [
     "MaxPool2d",
     "MaxPool2dGrad",
     "Op",
+    "Operands",
     "Pair",
     "PooledConv2dGrad",
     "ReLU",
     "ReLUGrad",
+    "Round",
+    "RoundGradient",
     "Slice",
     "SoftmaxCrossEntropy",
     "SoftmaxCrossEntropyGrad",
@@ -71,8 +89,10 @@ __all__ = [
     "TopKCorrect",
     "Unflatten",
     "Window",
+    "check_precision",
     "check_targets",
     "from_json",
     "pair",
+    "rounded",
     "to_json",
 ]

@@ -115,7 +115,7 @@ class Op(ABC):
 
 def to_json(op: Op) -> dict[str, Any]:
     """An op as plain data: ``{"op": name, attribute: value, …}``."""
-    return {"op": op.name, **{f.name: getattr(op, f.name) for f in fields(op)}}
+    return {"op": op.name, **{f.name: _plain(getattr(op, f.name)) for f in fields(op)}}
 
 
 def from_json(data: Mapping[str, Any]) -> Op:
@@ -130,5 +130,14 @@ def from_json(data: Mapping[str, Any]) -> Op:
     return kind(**attributes)
 
 
+def _plain(value: Any) -> Any:
+    """An attribute as plain data; ops of ops (chains) become what ``to_json`` makes of them."""
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return to_json(value) if isinstance(value, Op) else value
+
+
 def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return from_json(value)
     return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
