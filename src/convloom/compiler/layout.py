@@ -26,6 +26,8 @@ from convloom.ir import (
     flattened_nhwc,
 )
 from convloom.ops import (
+    Activation,
+    ActivationGrad,
     Add,
     Conv2d,
     Conv2dDgrad,
@@ -40,7 +42,7 @@ from convloom.ops import (
 )
 
 #: Ops that read and write tensors of one shape element by element, whatever their order in memory.
-_ELEMENTWISE = (Add, ReLU, ReLUGrad)
+_ELEMENTWISE = (Activation, ActivationGrad, Add, ReLU, ReLUGrad)
 #: {op: (operands in activation order, the weight-shaped operand)}; outputs count after inputs.
 _LINEAR: Mapping[Any, tuple[int, int]] = {
     Linear: (0, 1),

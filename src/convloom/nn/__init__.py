@@ -5,16 +5,27 @@ from convloom.nn.arguments import ArgumentError
 from convloom.nn.functional import add, cat, concat, flatten, max_pool2d, relu
 from convloom.nn.graphmodule import GraphModule
 from convloom.nn.layers import (
+    ELU,
+    GELU,
+    Activation,
     AvgPool2d,
     Conv2d,
     Dropout,
     Flatten,
+    Hardswish,
+    Hardtanh,
     Identity,
+    LeakyReLU,
     Linear,
     MaxPool2d,
     ModuleList,
     ReLU,
+    ReLU6,
     Sequential,
+    Sigmoid,
+    SiLU,
+    Softplus,
+    Tanh,
 )
 from convloom.nn.losses import CrossEntropyLoss
 from convloom.nn.module import Module, Normalization
@@ -24,6 +35,9 @@ from convloom.nn.serialization import load, load_weights
 from convloom.nn.tensor import SymbolicTensor, TraceError
 
 __all__ = [
+    "ELU",
+    "GELU",
+    "Activation",
     "ArgumentError",
     "AvgPool2d",
     "Conv2d",
@@ -31,7 +45,10 @@ __all__ = [
     "Dropout",
     "Flatten",
     "GraphModule",
+    "Hardswish",
+    "Hardtanh",
     "Identity",
+    "LeakyReLU",
     "Linear",
     "MaxPool2d",
     "Module",
@@ -39,8 +56,13 @@ __all__ = [
     "Normalization",
     "Parameter",
     "ReLU",
+    "ReLU6",
     "Sequential",
+    "SiLU",
+    "Sigmoid",
+    "Softplus",
     "SymbolicTensor",
+    "Tanh",
     "TraceError",
     "WeightsError",
     "add",

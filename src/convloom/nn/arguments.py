@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -75,6 +76,22 @@ def probability(p: Any) -> float:
     if not (number and 0.0 <= p <= 1.0):
         raise ShapeError(f"the probability must be between 0 and 1, it is {p!r}")
     return float(p)
+
+
+def number(value: Any, what: str) -> float:
+    """A finite number. Raises ShapeError."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not (real and math.isfinite(value)):
+        raise ShapeError(f"{what} must be a finite number, it is {value!r}")
+    return float(value)
+
+
+def gelu_kind(approximate: Any) -> str:
+    """The kind of activation that GELU's ``approximate`` means. Raises ArgumentError."""
+    kinds = {"none": "gelu", "tanh": "gelu_tanh"}
+    if not isinstance(approximate, str) or approximate not in kinds:
+        raise ArgumentError(f"approximate must be 'none' or 'tanh', it is {approximate!r}")
+    return kinds[approximate]
 
 
 def no_indices(return_indices: Any) -> None:

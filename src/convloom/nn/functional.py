@@ -9,7 +9,7 @@ from convloom.ir import ShapeError
 from convloom.nn import arguments
 from convloom.nn.parameter import Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError
-from convloom.ops import AvgPool2d, Concat, Conv2d, Linear, MaxPool2d
+from convloom.ops import Activation, AvgPool2d, Concat, Conv2d, Linear, MaxPool2d
 
 _Size = int | tuple[int, int]
 
@@ -46,6 +46,82 @@ def linear(
 def relu(input: SymbolicTensor, inplace: bool = False) -> SymbolicTensor:
     """max(x, 0); ``inplace`` changes nothing, since plans share memory wherever they can."""
     return _tensor(input, "relu").relu()
+
+
+def activation(input: SymbolicTensor, kind: str, a: float = 0.0, b: float = 0.0) -> SymbolicTensor:
+    """Any function of the family in ``ops/activation.py``, by kind and parameters."""
+    x = _tensor(input, "activation")
+    op = Activation(kind, arguments.number(a, "a"), arguments.number(b, "b"))
+    return x.tracer.apply(op, x, function=kind)
+
+
+def relu6(input: SymbolicTensor, inplace: bool = False) -> SymbolicTensor:
+    """min(max(x, 0), 6)."""
+    return activation(input, "clamp", 0.0, 6.0)
+
+
+def hardtanh(
+    input: SymbolicTensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> SymbolicTensor:
+    """min(max(x, min_val), max_val)."""
+    return activation(input, "clamp", min_val, max_val)
+
+
+def leaky_relu(
+    input: SymbolicTensor, negative_slope: float = 0.01, inplace: bool = False
+) -> SymbolicTensor:
+    """x where x > 0, else negative_slope * x."""
+    return activation(input, "leaky_relu", negative_slope)
+
+
+def elu(input: SymbolicTensor, alpha: float = 1.0, inplace: bool = False) -> SymbolicTensor:
+    """x where x > 0, else alpha * (exp(x) - 1)."""
+    return activation(input, "elu", alpha)
+
+
+def gelu(input: SymbolicTensor, approximate: str = "none") -> SymbolicTensor:
+    """x times the normal law's Phi(x); ``approximate="tanh"`` takes the formula with tanh."""
+    return activation(input, arguments.gelu_kind(approximate))
+
+
+def silu(input: SymbolicTensor, inplace: bool = False) -> SymbolicTensor:
+    """x / (1 + exp(-x))."""
+    return activation(input, "silu")
+
+
+def hardswish(input: SymbolicTensor, inplace: bool = False) -> SymbolicTensor:
+    """x * min(max(x + 3, 0), 6) / 6."""
+    return activation(input, "hardswish")
+
+
+def tanh(input: SymbolicTensor) -> SymbolicTensor:
+    """The hyperbolic tangent."""
+    return activation(input, "tanh", 1.0, 1.0)
+
+
+def sigmoid(input: SymbolicTensor) -> SymbolicTensor:
+    """1 / (1 + exp(-x))."""
+    return activation(input, "sigmoid")
+
+
+def softplus(input: SymbolicTensor, beta: float = 1.0, threshold: float = 20.0) -> SymbolicTensor:
+    """log(1 + exp(beta * x)) / beta, or x where beta * x > threshold."""
+    return activation(input, "softplus", beta, threshold)
+
+
+def square(input: SymbolicTensor) -> SymbolicTensor:
+    """x * x."""
+    return activation(input, "square")
+
+
+def abs(input: SymbolicTensor) -> SymbolicTensor:
+    """The magnitude of each element; its gradient at 0 is 0."""
+    return activation(input, "abs")
+
+
+def sqrt(input: SymbolicTensor) -> SymbolicTensor:
+    """The square root of each element."""
+    return activation(input, "sqrt")
 
 
 def max_pool2d(

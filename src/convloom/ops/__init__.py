@@ -1,6 +1,6 @@
 """The operations: what each one means. One file an op family."""
 
-from convloom.ops.activation import ReLU, ReLUGrad
+from convloom.ops.activation import Activation, ActivationGrad, ReLU, ReLUGrad
 from convloom.ops.base import GradientScope, Op, from_json, to_json
 from convloom.ops.chain import (
     Chain,
@@ -43,6 +43,8 @@ __all__ = [
     "HYPER_SPEC",
     "PRECISIONS",
     "SGD",
+    "Activation",
+    "ActivationGrad",
     "AdamW",
     "Add",
     "AvgPool2d",
