@@ -8,14 +8,14 @@ MNIST images, in fp32. Three questions, each with a verdict; exit code 1 if one 
 
 - steps: the losses of cpu and cuda differ by at most 1e-6 of their size over 5 steps, 1e-4 over 10.
 - float64: after 100 steps, loss and weights are no farther from a run in float64 than 3 times
-  PyTorch's in fp32. Rounding decides which cell of a pool wins and which ReLU is open, and from there
-  on runs drift apart, in PyTorch too, oneDNN from its own kernels as well. So each seed has
+  PyTorch's in fp32. Rounding decides which cell of a pool wins and which ReLU is open, and from
+  there on runs drift apart, in PyTorch too, oneDNN from its own kernels as well. So each seed has
   its figures, and geometric means count: over the seeds, and of PyTorch over its ways too.
 - bits: a run again, a run kernel by kernel (watched), and resident against streamed input give the
   bits of the first.
 
-The float64 run is PyTorch's, on the last of the devices; its first step is held against NumPy's (device
-reference, in float64).
+The float64 run is PyTorch's, on the GPU if there is one; its first step is held against that of
+device reference (NumPy) in float64.
 """
 
 from __future__ import annotations
