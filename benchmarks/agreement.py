@@ -43,6 +43,7 @@ from convloom.nn.models import lenet
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.optim import SGD
 from convloom.training.graphs import INDEX, training_graph
+from convloom.training.step import TrainingStep
 
 SHAPE, BATCH = (1, 28, 28), 64
 LR, MOMENTUM = 0.01, 0.9
@@ -139,7 +140,7 @@ def _way(name: str) -> Iterator[str]:
         yield "cpu"
 
 
-def _step(device: str, seed: int) -> cl.TrainingStep:
+def _step(device: str, seed: int) -> TrainingStep:
     return cl.compile(
         lenet(10, 1, 28),
         nn.CrossEntropyLoss(),

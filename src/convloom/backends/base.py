@@ -135,15 +135,18 @@ def get_backend(device: str) -> Backend:
 def resolve_device(device: str) -> str:
     """``auto`` as the best device of this machine; any other name as it is.
 
-    That is the GPU; where none can be used it is the CPU, and a log says once what is missing.
+    That is the GPU; where none can be used it is the CPU, and a log says once what is missing: a
+    warning where there is a GPU, which somebody may have counted on.
     """
     return _best_device() if device == "auto" else device
 
 
 @cache
 def _best_device() -> str:
-    missing: str | None = importlib.import_module("convloom.backends.cuda.device").missing()
+    cuda = importlib.import_module("convloom.backends.cuda.device")
+    missing: str | None = cuda.missing()
     if missing is None:
         return "cuda"
-    _LOG.info("device auto is cpu: %s", missing)
+    level = logging.WARNING if cuda.has_gpu() else logging.INFO
+    _LOG.log(level, "device auto is cpu: %s", missing)
     return "cpu"

@@ -27,6 +27,7 @@ from convloom.ops import (
     SGD,
     AdamW,
     Add,
+    AvgPool2d,
     AvgPool2dGrad,
     BiasGrad,
     Concat,
@@ -550,13 +551,22 @@ class TestStep:
 # Sizes -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(
+    params=[70_000, *(pytest.param(n, marks=pytest.mark.gpu) for n in (65_535, 65_536))]
+)
+def large(request: pytest.FixtureRequest, backend: Backend) -> int:
+    """Samples at the border of what 16 bits count; the simulator has time for one of them."""
+    n: int = request.param
+    if backend.name == "cuda-sim" and n != 70_000:
+        pytest.skip("the simulator runs 70,000 only")
+    return n
+
+
 class TestLargeBatch:
     """More samples than 16 bits count; tiny ones, so that the simulator has time for them."""
 
-    N = 70_000
-
-    def image_trials(self) -> Iterator[Trial]:
-        n, geometry = self.N, ((1, 1), (1, 0))
+    def image_trials(self, n: int) -> Iterator[Trial]:
+        geometry = ((1, 1), (1, 0))
         x, w, b = integers((n, 1, 2, 2), 0), integers((2, 1, 2, 2), 1), integers((2,), 2)
         (y,) = Conv2d(*geometry).infer(*specs_of(x, w))
         dy = integers(y.shape, 3, -1, 2)
@@ -573,8 +583,27 @@ class TestLargeBatch:
         yield Trial(Concat(), (x, x), True)
         yield Trial(ReLU(), (x,), True)
 
-    def row_trials(self) -> Iterator[Trial]:
-        n = self.N
+    def more_image_trials(self, n: int) -> Iterator[Trial]:
+        """What a network of pools, sums and joins has beside; channels for the sparse kernels."""
+        x, w = integers((n, 16, 2, 2), 0), integers((8, 16, 1, 1), 1)
+        fused = FusedConv2d(activation="relu", pool=2)
+        yield Trial(fused, (x, w), True)
+        y, index = fused.reference(x, w)
+        dy = integers(y.shape, 2, -1, 2)
+        for needs_dx, mask in ((True, "relu"), (False, "none")):
+            op = PooledConv2dGrad(size=(2, 2), kernel=(1, 1), mask=mask, needs_dx=needs_dx)
+            yield Trial(op, (x, w, dy, index), True)
+        small = integers((n, 2, 2, 2), 3)
+        pool = AvgPool2d((2, 2), (2, 2))
+        yield Trial(pool, (small,), True)
+        yield Trial(AvgPool2dGrad((2, 2), (2, 2), size=(2, 2)), pool.reference(small), True)
+        yield Trial(Add(), (small, small), True)
+        yield Trial(ReLUGrad(), (small, small), True)
+        yield Trial(Slice(1, 2), (small,), True)
+        yield Trial(Flatten(), (small,), True)
+        yield Trial(Unflatten((2, 2, 2)), Flatten().reference(small), True)
+
+    def row_trials(self, n: int) -> Iterator[Trial]:
         x, w, dy = integers((n, 3), 0), integers((2, 3), 1), integers((n, 2), 2, -1, 2)
         yield Trial(FusedLinear("relu"), (x, w), True)
         yield Trial(FusedLinearDgrad("relu"), (dy, w, x), True)
@@ -589,20 +618,26 @@ class TestLargeBatch:
         yield Trial(SoftmaxCrossEntropyGrad(), (probability, labels, dloss))
         yield Trial(TopKCorrect(2), (x, labels), True)
         yield Trial(Dropout(0.5), (x, counter_vector(1, 2)), True)
+        mask = np.arange(3 * n).reshape(n, 3).astype(np.uint8) % 2
+        yield Trial(DropoutGrad(0.5), (x, mask), True)
 
     @pytest.mark.slow
-    def test_images(self, backend: Backend, rung: str) -> None:
-        check(list(self.image_trials()), backend, rung)
+    def test_images(self, backend: Backend, rung: str, large: int) -> None:
+        check(list(self.image_trials(large)), backend, rung)
 
     @pytest.mark.slow
-    def test_rows(self, backend: Backend, rung: str) -> None:
-        check(list(self.row_trials()), backend, rung)
+    def test_more_images(self, backend: Backend, rung: str, large: int) -> None:
+        check(list(self.more_image_trials(large)), backend, rung)
+
+    @pytest.mark.slow
+    def test_rows(self, backend: Backend, rung: str, large: int) -> None:
+        check(list(self.row_trials(large)), backend, rung)
 
     @pytest.mark.gpu
     @pytest.mark.slow
     def test_tensor_past_two_to_the_31(self, rung: str) -> None:
         """The output has 2.15 billion elements; its first and last image are looked at."""
-        x = integers((self.N, 1, 31, 31), 0)
+        x = integers((70_000, 1, 31, 31), 0)
         w, op = integers((32, 1, 1, 1), 1), Conv2d()
         y = outcome(op, x, w, backend=get_backend("cuda"), kernels=rung).outputs[0]
         assert y.size > 2**31

@@ -48,6 +48,12 @@ def missing() -> str | None:
     return complaint(find(), os.environ, bindings_version())
 
 
+def has_gpu() -> bool:
+    """Whether there seems to be a GPU, be it one that cannot be used."""
+    found = find()
+    return bool(found.capabilities) or found.error not in (0, None, _NO_DEVICE)
+
+
 def complaint(
     found: Found, environment: Mapping[str, str], bindings: tuple[int, int] | None
 ) -> str | None:

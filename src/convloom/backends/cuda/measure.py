@@ -73,11 +73,14 @@ def fma_rate(gpu: Gpu, repeats: int = 10) -> float:
 
 
 def poison(executable: CudaExecutable) -> None:
-    """Fill every tensor that a run must make with NaN (in integers: -1)."""
+    """Fill what a run must make, scratch memory included, with NaN (in integers: -1).
+
+    Inputs that share memory with it must be written afterwards.
+    """
     for name, buffer in executable.plan.buffers.items():
-        nbytes = executable.plan.graph.specs[name].nbytes if _made(executable, name) else 0
-        if nbytes and buffer.arena != PERSISTENT:
-            executable.gpu.upload(executable.address(name), np.full(nbytes, 0xFF, np.uint8))
+        if buffer.nbytes and buffer.arena != PERSISTENT and name not in executable.plan.graph.roles:
+            nan = np.full(buffer.nbytes, 0xFF, np.uint8)
+            executable.gpu.upload(executable._address(name), nan)
 
 
 def upload_pageable(gpu: Gpu, address: int, values: np.ndarray) -> None:
@@ -101,11 +104,6 @@ class NoGraphs:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.gpu, name)
-
-
-def _made(executable: CudaExecutable, name: str) -> bool:
-    graph = executable.plan.graph
-    return name in graph.specs and name not in graph.roles
 
 
 def _fastest(gpu: Gpu, call: Call, repeats: int) -> float:

@@ -170,8 +170,17 @@ def _refused(specialisation: Specialisation, arch: str, text: str, told: str) ->
             "that is newer or older than it; pip install -U 'convloom[cuda13]', or "
             "'convloom[cuda12]' for a GPU older than compute capability 7.5"
         )
+    if "libnvrtc" in told or "nvrtc64" in told:
+        return _not_loaded(told.strip().partition("\n")[0])
     compiler = f"{compiler_identity()} for {arch}"
     return KernelError(f"{compiler} {refusal([compiler], describe(specialisation), text, told)}")
+
+
+def _not_loaded(told: str) -> KernelError:
+    return KernelError(
+        f"compiling for a GPU needs NVRTC, which cannot be loaded ({told}); "
+        "pip install 'convloom[cuda13]', or 'convloom[cuda12]' for a driver older than 580"
+    )
 
 
 def cuda_core() -> Any:
@@ -254,10 +263,7 @@ def compiler_identity() -> str:
         nvrtc = importlib.import_module("cuda.bindings.nvrtc")
         _, major, minor = nvrtc.nvrtcVersion()
     except Exception as error:
-        raise KernelError(
-            f"compiling for a GPU needs NVRTC, which cannot be loaded ({error}); "
-            "pip install 'convloom[cuda13]'"
-        ) from None
+        raise _not_loaded(str(error).strip().partition("\n")[0]) from None
     return f"NVRTC {major}.{minor}"
 
 
