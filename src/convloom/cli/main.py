@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from convloom.cli import bench, build, data, evaluate, plan, predict, resume, train, version
+from convloom.cli import (
+    bench,
+    build,
+    convnet,
+    data,
+    evaluate,
+    plan,
+    predict,
+    resume,
+    train,
+    version,
+)
 from convloom.cli.errors import OneLineErrors
 from convloom.cli.options import examples
 from convloom.cli.terminal import replace_closed_streams, speak_in_lines, tolerate_any_encoding
@@ -46,7 +57,7 @@ def convloom(
         print(context.get_help())
 
 
-for _module in (train, resume, evaluate, predict, data, plan, build, bench, version):
+for _module in (train, resume, evaluate, predict, data, plan, build, bench, convnet, version):
     _module.register(app)
 
 

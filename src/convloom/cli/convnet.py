@@ -1,0 +1,76 @@
+"""``convloom convnet``: what a network file of 2012 says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from convloom.cli.errors import as_usage
+from convloom.cli.options import Json, examples
+from convloom.cli.terminal import Output, table
+
+_HEADS = ("layer", "type", "channels or outputs", "height", "width", "parameters")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group of commands to the application."""
+    group = typer.Typer(
+        rich_markup_mode=None, epilog=examples("convloom convnet describe layers.cfg --size 32")
+    )
+    group.callback(invoke_without_command=True)(convnet)
+    group.command(
+        "describe",
+        epilog=examples(
+            "convloom convnet describe layers.cfg params.cfg --size 224",
+            "convloom convnet describe layers.cfg --size 32 --json",
+        ),
+    )(describe)
+    app.add_typer(group, name="convnet")
+
+
+def convnet(context: typer.Context) -> None:
+    """Read the network files of 2012 (cuda-convnet's layers.cfg and params.cfg)."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def describe(
+    layers: Annotated[Path, typer.Argument(metavar="LAYERS", help="A layer file.")],
+    params: Annotated[
+        Path | None,
+        typer.Argument(metavar="PARAMS", show_default=False, help="Its parameter file, to check."),
+    ] = None,
+    size: Annotated[
+        int, typer.Option("--size", metavar="N", help="Height and width of the images.")
+    ] = 224,
+    classes: Annotated[
+        int | None,
+        typer.Option(
+            "--classes", metavar="N", show_default="1000", help="Classes, which a treefc needs."
+        ),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse what the original code refused.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print what each layer of a file gives and how many parameters it has.
+
+    What was remedied or ignored is said on stderr.
+    """
+    from convloom.convnet import read_network, read_rules
+    from convloom.convnet.describe import rows
+
+    output = Output(as_json)
+    with as_usage():
+        network = read_network(layers, size, classes=classes, strict=strict)
+        notes = network.notes
+        if params is not None:
+            notes += read_rules(params, network, strict=strict).notes
+    for note in notes:
+        output.remark(note)
+    found = rows(network)
+    cells = [["" if cell is None else str(cell) for cell in row] for row in found]
+    output.result(found, table(_HEADS, cells, left=(0, 1)))

@@ -1,0 +1,10 @@
+"""The network files of 2012: one says what a network is, the other how it learns."""
+
+from __future__ import annotations
+
+from convloom.convnet.describe import describe
+from convloom.convnet.errors import ConfigError
+from convloom.convnet.network import Network, read_network
+from convloom.convnet.rules import Rules, read_rules
+
+__all__ = ["ConfigError", "Network", "Rules", "describe", "read_network", "read_rules"]

@@ -1,0 +1,314 @@
+"""A layer file as a checked graph of layers, before any weight exists.
+
+The rules of the graph: layers in file order, inputs stand above, costs feed nothing, whatever is
+not a cost is read by some layer. What the original would have refused but a person obviously meant
+is remedied and noted, unless ``strict``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from convloom.convnet import syntax
+from convloom.convnet.errors import ConfigError
+from convloom.convnet.layers import (
+    READERS,
+    UNUSED,
+    Cost,
+    Definition,
+    Extent,
+    neuron_of,
+    read_treefc,
+)
+from convloom.convnet.layers.base import Initial
+from convloom.convnet.neurons import IDENTITY, Neuron
+from convloom.convnet.syntax import ConfigFile
+from convloom.convnet.values import Values
+
+#: Classes of ImageNet's challenge: what a treefc is given when the data set does not say.
+DEFAULT_CLASSES = 1000
+#: Costs and sums whose labels are as wide as what they are compared with.
+_WIDE_LABELS = ("cost.crossent2", "cost.rflickr", "eltsum")
+#: Keys that files repeat where they say nothing, and that need no note.
+_SILENT = ("outputs", "scale", "pow", "sharedbiases", "partialsum")
+
+
+@dataclass(frozen=True)
+class Data(Definition):
+    """A matrix of the data provider: images (number 0) or labels."""
+
+    index: int
+    size: Extent
+
+    def extent(self, inputs: tuple[Extent, ...]) -> Extent:
+        return self.size
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One section of a layer file.
+
+    Attributes:
+        inputs: names of the layers it reads; it reads what their neurons hand on.
+        neuron: the function behind the layer (``ident`` where none is named).
+        gpu: the placement asked for, a hint; -1 for data.
+        parameters: number of weights and biases; None where it depends on a class tree.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[str, ...]
+    definition: Definition
+    extent: Extent
+    parameters: int | None
+    neuron: Neuron
+    gpu: int
+    line: int
+
+    @property
+    def is_cost(self) -> bool:
+        """Whether training makes it small."""
+        return isinstance(self.definition, Cost)
+
+
+@dataclass(frozen=True)
+class Network:
+    """The layers of a file in order, and what was remedied."""
+
+    file: str
+    layers: tuple[Layer, ...]
+    notes: tuple[str, ...] = ()
+
+    def __getitem__(self, name: str) -> Layer:
+        return next(layer for layer in self.layers if layer.name == name)
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the file spreads its layers over."""
+        return max(layer.gpu for layer in self.layers) + 1
+
+
+def read_network(
+    path: str | Path, input_size: int = 224, *, classes: int | None = None, strict: bool = False
+) -> Network:
+    """The network of a layer file.
+
+    Args:
+        input_size: height and width of the images, in pixels.
+        classes: classes of the data set; only a treefc needs them.
+        strict: refuse what the original refused.
+
+    Raises:
+        ConfigError: what breaks a rule, with file, section and key.
+    """
+    return parse_network(
+        syntax.read(path, strict=strict), input_size, classes=classes, strict=strict
+    )
+
+
+def parse_network(
+    file: ConfigFile, input_size: int = 224, *, classes: int | None = None, strict: bool = False
+) -> Network:
+    """The network of a layer file that is read already; see read_network."""
+    if input_size < 1:
+        raise ConfigError(f"input size {input_size} must be at least 1 pixel", file.name)
+    if not file.sections:
+        raise ConfigError("has no [section]; it should name a layer each", file.name)
+    return _Reader(file, input_size, classes, strict).network()
+
+
+class _Reader:
+    """Reads sections one after the other, each against those above."""
+
+    def __init__(
+        self, file: ConfigFile, input_size: int, classes: int | None, strict: bool
+    ) -> None:
+        self._file = file
+        self._input_size = input_size
+        self._classes = classes
+        self._strict = strict
+        self._layers: dict[str, Layer] = {}
+        self._notes = list(file.notes)
+
+    def network(self) -> Network:
+        for section in self._file.sections.values():
+            values = Values(self._file.name, section, strict=self._strict)
+            self._layers[section.name] = self._layer(values)
+            self._note_unknown(values)
+        self._check_all_read()
+        return Network(self._file.name, tuple(self._layers.values()), tuple(self._notes))
+
+    def _layer(self, values: Values) -> Layer:
+        kind = values.text("type")
+        if kind == "data":
+            return self._data(values)
+        if kind not in READERS and kind != "treefc":
+            raise values.error(_unknown_type(kind), "type")
+        names = self._inputs(values)
+        self._widen_labels(values, kind, names)
+        inputs = tuple(self._layers[name].extent for name in names)
+        definition = self._definition(values, kind, inputs)
+        least, most = definition.inputs
+        if not least <= len(inputs) <= most:
+            raise values.error(f"must be {least} for {kind}, there are {len(inputs)}", "inputs")
+        layer = Layer(
+            values.section.name,
+            kind,
+            names,
+            definition,
+            definition.extent(inputs),
+            definition.parameters(inputs),
+            self._neuron(values, definition),
+            self._gpu(values, names),
+            values.section.line,
+        )
+        self._check_shared(values, layer)
+        return layer
+
+    def _definition(self, values: Values, kind: str, inputs: tuple[Extent, ...]) -> Definition:
+        if kind != "treefc":
+            return READERS[kind](values, inputs, self._notes)
+        if self._classes is None:
+            self._notes.append(
+                f"[{values.section.name}] takes its classes from the data set; "
+                f"without one, {DEFAULT_CLASSES} are taken"
+            )
+        return read_treefc(values, inputs, self._notes, self._classes or DEFAULT_CLASSES)
+
+    def _data(self, values: Values) -> Layer:
+        index = values.integer("dataIdx", least=0)
+        size = Extent(1)
+        if index == 0:
+            size = Extent.image(self._data_channels(values.section.name), self._input_size)
+        name, line = values.section.name, values.section.line
+        if "inputs" in values:
+            raise values.error("is not for data", "inputs")
+        return Layer(name, "data", (), Data(index, size), size, 0, IDENTITY, -1, line)
+
+    def _data_channels(self, name: str) -> int:
+        """Channels of the images, as their first reader says; 3 where none does."""
+        for section in self._file.sections.values():
+            inputs = section.entries.get("inputs")
+            channels = section.entries.get("channels")
+            if inputs is None or channels is None:
+                continue
+            names = [one.strip() for one in inputs.text.split(",")]
+            counts = [one.strip() for one in channels.text.split(",")]
+            if name in names and len(counts) in (1, len(names)):
+                text = counts[names.index(name) if len(counts) > 1 else 0]
+                if text.isdigit() and int(text):
+                    return int(text)
+        return 3
+
+    def _inputs(self, values: Values) -> tuple[str, ...]:
+        names = values.names("inputs")
+        for name in names:
+            if name not in self._layers:
+                raise values.error(self._missing(name), "inputs")
+            if self._layers[name].is_cost:
+                raise values.error(f"names {name}, a cost, which hands nothing on", "inputs")
+        return names
+
+    def _missing(self, name: str) -> str:
+        if name in self._file.sections:
+            return f"names {name}, which stands below; move [{name}] above this section"
+        near = get_close_matches(name, self._layers, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"names {name}, and there is no such section{hint}"
+
+    def _widen_labels(self, values: Values, kind: str, names: tuple[str, ...]) -> None:
+        """Labels compared number by number are as wide as what they are compared with."""
+        if kind not in _WIDE_LABELS:
+            return
+        labels = [name for name in names if self._is_labels(name)]
+        width = max(
+            (self._layers[name].extent.count for name in names if name not in labels), default=1
+        )
+        for name in labels:
+            layer = self._layers[name]
+            if layer.extent.count not in (1, width):
+                raise values.error(
+                    f"needs {name} {width} wide, another layer {layer.extent.count}", "inputs"
+                )
+            assert isinstance(layer.definition, Data)
+            definition = replace(layer.definition, size=Extent(width))
+            self._layers[name] = replace(layer, definition=definition, extent=Extent(width))
+
+    def _is_labels(self, name: str) -> bool:
+        definition = self._layers[name].definition
+        return isinstance(definition, Data) and definition.index != 0
+
+    def _neuron(self, values: Values, definition: Definition) -> Neuron:
+        if "neuron" not in values or values.text("type") == "neuron":
+            return IDENTITY
+        if isinstance(definition, Cost):
+            raise values.error("is not for costs", "neuron")
+        return neuron_of(values)
+
+    def _gpu(self, values: Values, names: tuple[str, ...]) -> int:
+        if "gpu" in values:
+            return values.integer("gpu", least=0)
+        first = self._layers[names[0]].gpu
+        if first >= 0:
+            return first
+        if self._strict:
+            raise values.error(f"is required, since the first input, {names[0]}, is data", "gpu")
+        self._notes.append(f"[{values.section.name}] names no gpu; 0 is taken")
+        return 0
+
+    def _check_shared(self, values: Values, layer: Layer) -> None:
+        initial = getattr(layer.definition, "initial", None)
+        if not isinstance(initial, Initial):
+            return
+        for number, source in enumerate(initial.shared):
+            if source is None:
+                continue
+            name, index = source
+            if name != layer.name and name not in self._layers:
+                raise values.error(self._missing(name), "weightSource")
+            owner = layer if name == layer.name else self._layers[name]
+            sizes = _weight_sizes(owner)
+            if owner.type != layer.type or not index < len(sizes):
+                raise values.error(f"needs a {layer.type} with an input {index}", "weightSource")
+            if sizes[index] != _weight_sizes(layer)[number]:
+                raise values.error(
+                    f"needs weights of the same shape: {name}[{index}] has {sizes[index]}, "
+                    f"this input {_weight_sizes(layer)[number]}",
+                    "weightSource",
+                )
+
+    def _check_all_read(self) -> None:
+        read = {name for layer in self._layers.values() for name in layer.inputs}
+        for layer in self._layers.values():
+            if not layer.is_cost and layer.name not in read:
+                raise ConfigError(
+                    "is read by no layer; name it in some layer's inputs, or take it out",
+                    self._file.name,
+                    layer.name,
+                    line=layer.line,
+                )
+
+    def _note_unknown(self, values: Values) -> None:
+        name = values.section.name
+        for key in values.unknown():
+            if key not in _SILENT:
+                self._notes.append(f"[{name}] {key} means nothing to a {values.text('type')} layer")
+
+
+def _weight_sizes(layer: Layer) -> list[tuple[int, ...]]:
+    """The shapes of a layer's weights, one an input, as far as sharing them is concerned."""
+    windows = getattr(layer.definition, "windows", None)
+    if windows is not None:
+        places = layer.extent.side if layer.type == "local" else 1
+        return [(w.groups * w.filters, w.filter_channels, w.size, places) for w in windows]
+    return [(layer.extent.count,)] * len(layer.inputs)
+
+
+def _unknown_type(kind: str) -> str:
+    if kind in UNUSED:
+        return "is a type that no known network file uses; it is not supported"
+    near = get_close_matches(kind, [*READERS, "data", "treefc"], n=1)
+    known = ", ".join(["data", *READERS, "treefc"])
+    return f"is no layer type; did you mean {near[0]}?" if near else f"is no layer type; {known}"
