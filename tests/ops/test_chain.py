@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from convloom.ir import ShapeError, TensorSpec
 from convloom.ops import (
@@ -36,6 +35,7 @@ from convloom.ops import (
 )
 from tests.ops.gradcheck import close, evaluate
 
+fn = torch.nn.functional
 HEAD = (SoftmaxCrossEntropy(), TopKCorrect())
 LENET = (
     Conv2d(),
@@ -66,10 +66,10 @@ def operands(dtype: str = "float64", integers: bool = False) -> Arrays:
 
 
 def peer(x: torch.Tensor, *p: torch.Tensor) -> torch.Tensor:
-    y = F.relu(F.conv2d(x, p[0], p[1]))
-    y = F.relu(F.max_pool2d(F.conv2d(y, p[2], None, 2, 1), 2))
-    y = F.avg_pool2d(y, (2, 1), 1).flatten(1)
-    return F.linear(F.relu(F.linear(y, p[3], p[4])), p[5], p[6])
+    y = fn.relu(fn.conv2d(x, p[0], p[1]))
+    y = fn.relu(fn.max_pool2d(fn.conv2d(y, p[2], None, 2, 1), 2))
+    y = fn.avg_pool2d(y, (2, 1), 1).flatten(1)
+    return fn.linear(fn.relu(fn.linear(y, p[3], p[4])), p[5], p[6])
 
 
 def peer_gradients(inputs: Arrays) -> tuple[np.ndarray, float, Arrays]:
@@ -77,7 +77,7 @@ def peer_gradients(inputs: Arrays) -> tuple[np.ndarray, float, Arrays]:
     tensors = [torch.from_numpy(value.copy()) for value in inputs]
     leaves = [tensor.requires_grad_() for tensor in tensors[:-1]]
     logits = peer(*leaves)
-    loss = F.cross_entropy(logits, tensors[-1])
+    loss = fn.cross_entropy(logits, tensors[-1])
     loss.backward()
     return logits.detach().numpy(), loss.item(), [leaf.grad.numpy() for leaf in leaves]  # type: ignore[union-attr]
 
@@ -143,7 +143,7 @@ def test_dropout_and_distributions() -> None:
     tensor = torch.from_numpy(w.copy()).requires_grad_()
     expected = torch.from_numpy(kept) @ tensor.T
     truth = torch.from_numpy(0.9 * target + 0.1 / 3)
-    F.cross_entropy(expected, truth).backward()
+    fn.cross_entropy(expected, truth).backward()
     close(logits, expected.detach().numpy())
     close(dw, tensor.grad.numpy())  # type: ignore[union-attr]
     assert correct[0] == (logits.argmax(1) == label).sum()
@@ -176,11 +176,11 @@ def test_only_operands_of_products_are_rounded(precision: str) -> None:
     near, cut = Operand.apply, Product.apply
     leaves = [torch.from_numpy(value.copy()).requires_grad_() for value in inputs[:-1]]
     x, *p = leaves
-    y = F.relu(cut(F.conv2d(near(x), near(p[0]), p[1])))
-    y = F.relu(F.max_pool2d(cut(F.conv2d(near(y), near(p[2]), None, 2, 1)), 2))
-    y = F.relu(cut(F.linear(near(F.avg_pool2d(y, (2, 1), 1).flatten(1)), near(p[3]), p[4])))
-    logits = F.linear(near(y), near(p[5]), p[6])
-    loss = F.cross_entropy(logits, torch.from_numpy(inputs[-1]))
+    y = fn.relu(cut(fn.conv2d(near(x), near(p[0]), p[1])))
+    y = fn.relu(fn.max_pool2d(cut(fn.conv2d(near(y), near(p[2]), None, 2, 1)), 2))
+    y = fn.relu(cut(fn.linear(near(fn.avg_pool2d(y, (2, 1), 1).flatten(1)), near(p[3]), p[4])))
+    logits = fn.linear(near(y), near(p[5]), p[6])
+    loss = fn.cross_entropy(logits, torch.from_numpy(inputs[-1]))
     loss.backward()
     chain = ChainGradient((*LENET, *HEAD), BIAS, precision, needs_dx=True)
     made = evaluate(chain, *inputs, np.array(1.0, np.float32))
@@ -230,6 +230,8 @@ def test_work_is_that_of_the_layers() -> None:
     specs = [_spec(value) for value in (x, w, b)]
     assert chain.flops(specs, chain.infer(*specs)) == 2 * 4 * 6 * 5 + 4 * 5
     assert chain.specs_of_stages(specs)[-1].shape == (4, 5)
+    assert chain.titles(specs) == ("Flatten 6", "Linear 5")
+    assert str(chain) == "ChainForward(Flatten → Linear, precision=bf16)"
 
 
 WRONG: dict[str, Chain] = {

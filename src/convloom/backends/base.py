@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -120,6 +120,18 @@ class Backend(Protocol):
         Raises ValueError when the plan's persistent tensors are not laid out as in ``storage``.
         """
         ...
+
+
+def refusal(backend: Backend, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
+    """Why ``select`` had no kernel for ``node``: a clause for a plan's notes.
+
+    A backend that can say more than that offers a method ``refusal(node, specs, kernels)``; it
+    returns nothing where there is nothing to be told.
+    """
+    explain: Callable[..., str] | None = getattr(backend, "refusal", None)
+    if explain is not None:
+        return explain(node, specs, kernels)
+    return f"the {backend.name} backend has no kernel for {node.title}"
 
 
 def get_backend(device: str) -> Backend:

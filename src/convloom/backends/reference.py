@@ -13,6 +13,8 @@ import numpy as np
 from convloom.backends.base import LayoutPolicy, Storage
 from convloom.backends.values import checked
 from convloom.ir import Node, Plan, Role, Selection, TensorSpec
+from convloom.ops.chain import Chain
+from convloom.ops.precision import FP32
 
 _PERSISTENT = (Role.PARAMETER, Role.STATE, Role.CONTROL)
 
@@ -128,8 +130,8 @@ class ReferenceBackend:
 
     @property
     def rungs(self) -> Sequence[str]:
-        """One rung: the references."""
-        return ("reference",)
+        """The layers' references; chains of layers, whose references round to any precision."""
+        return ("reference", "onchip")
 
     @property
     def layout_policy(self) -> LayoutPolicy:
@@ -137,10 +139,21 @@ class ReferenceBackend:
         return LayoutPolicy()
 
     def select(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
-        """NumPy runs every plain op; fused ops would only hide what runs, so there are none."""
+        """NumPy runs every plain op; fused ops would only hide what runs, so there are none.
+
+        Chains would too, and run where they are asked for, or where only they have the precision.
+        """
+        if isinstance(node.op, Chain):
+            needed = kernels == "auto" and node.op.precision != FP32
+            wanted = kernels == "onchip" or needed
+            return Selection("onchip", "reference", None) if wanted else None
         if type(node.op).__module__.endswith(".fused"):
             return None
         return Selection("reference", "reference", None)
+
+    def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
+        """Nothing: layers one by one are what this device is for."""
+        return ""
 
     def storage(self, plan: Plan) -> ReferenceStorage:
         """New persistent memory for this plan, zeroed."""

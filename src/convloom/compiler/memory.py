@@ -132,7 +132,9 @@ def _lifetimes(graph: Graph, steps: Sequence[Step], owner: Mapping[str, str]) ->
     ]
     for index, step in enumerate(steps):
         if step.workspace is not None:
-            lives.append(_Life(step.workspace, step.selection.workspace, index, index))
+            always = step.selection.lasting
+            life = (0, end) if always else (index, index)
+            lives.append(_Life(step.workspace, step.selection.workspace, *life))
     return lives
 
 

@@ -1,4 +1,4 @@
-"""The passes in order: layout, fuse, select, memory.
+"""The passes in order: layout, segment, fuse, select, memory.
 
 Autodiff and updates come before: training/graphs.py puts whole training steps together.
 """
@@ -12,8 +12,10 @@ from convloom.compiler.fuse import fuse
 from convloom.compiler.layout import choose_layouts
 from convloom.compiler.memory import assign_memory
 from convloom.compiler.rewrite import without_dead_code
+from convloom.compiler.segment import computed_in_fp32, segment
 from convloom.compiler.select import check_rung, select_kernels
 from convloom.ir import Graph, Plan, TensorSpec
+from convloom.ops.precision import FP32, check_precision
 
 
 def compile_graph(
@@ -21,6 +23,7 @@ def compile_graph(
     backend: Backend,
     kernels: str = "auto",
     held: Mapping[str, TensorSpec] | None = None,
+    precision: str = FP32,
 ) -> Plan:
     """The plan that runs ``graph`` on ``backend``.
 
@@ -28,12 +31,18 @@ def compile_graph(
         kernels: ``auto``, or the highest rung of the backend's ladder that may be used.
         held: a storage's tensors, if the plan is to run on one that another plan made.
 
+        precision: what operands of products are rounded to, where a kernel can: on chip. Layers
+            elsewhere compute in fp32, and a note of the plan names them.
+
     Raises:
-        ConvloomError: an unknown rung, or a node that no kernel serves.
+        ConvloomError: an unknown rung or precision, or a node that no kernel serves.
     """
     check_rung(backend, kernels)
+    check_precision(precision)
     graph = choose_layouts(without_dead_code(graph), backend.layout_policy, held or {})
-    graph = fuse(graph, backend, kernels)
+    segmented = segment(graph, backend, kernels, precision)
+    plain = computed_in_fp32(segmented.graph, precision)
+    graph = fuse(segmented.graph, backend, kernels)
     steps = select_kernels(graph, backend, kernels)
     memory = assign_memory(graph, steps)
     return Plan(
@@ -44,7 +53,10 @@ def compile_graph(
         transient_bound=memory.transient_bound,
         backend=backend.name,
         kernels=kernels,
-        notes=tuple(
-            f"{step.node.title}: {step.selection.note}" for step in steps if step.selection.note
+        precision=precision,
+        notes=(
+            *segmented.notes,
+            *plain,
+            *(f"{step.node.title}: {step.selection.note}" for step in steps if step.selection.note),
         ),
     )

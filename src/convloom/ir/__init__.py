@@ -2,7 +2,17 @@
 
 from convloom.ir.errors import ConvloomError, ShapeError
 from convloom.ir.graph import Graph, GraphBuilder, Node, Operation, Role
-from convloom.ir.plan import GRADIENTS, PERSISTENT, TRANSIENT, Buffer, Plan, Selection, Step
+from convloom.ir.plan import (
+    GRADIENTS,
+    PERSISTENT,
+    TRANSIENT,
+    Buffer,
+    Plan,
+    Region,
+    Segment,
+    Selection,
+    Step,
+)
 from convloom.ir.spec import KRSC, NHWC, ROW_MAJOR, Layout, TensorSpec, flattened_nhwc
 
 __all__ = [
@@ -20,7 +30,9 @@ __all__ = [
     "Node",
     "Operation",
     "Plan",
+    "Region",
     "Role",
+    "Segment",
     "Selection",
     "ShapeError",
     "Step",

@@ -6,11 +6,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convloom.ir.graph import Graph, Node
 from convloom.ir.spec import TensorSpec
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of a block's on-chip memory: what lies there, and its bytes."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Segment:
+    """How a whole chain of layers runs on chip, as ``print(plan)`` shows it.
+
+    Attributes:
+        stages: the layers in order, as a reader knows them (``Conv2d 16×26×26``).
+        images: that a block holds at a time.
+        blocks: that run in all, and ``threads`` of each.
+        regions: on-chip memory for each image.
+        fixed: on-chip memory for each block: weights, sums.
+        limit: bytes that a block may have.
+        cluster: blocks that share an image.
+    """
+
+    stages: tuple[str, ...]
+    images: int
+    blocks: int
+    threads: int
+    regions: tuple[Region, ...]
+    fixed: tuple[Region, ...] = ()
+    limit: int = 0
+    cluster: int = 1
+
+    @property
+    def nbytes(self) -> int:
+        """On-chip memory that a block takes."""
+        own = sum(region.nbytes for region in self.regions)
+        return self.images * own + sum(region.nbytes for region in self.fixed)
 
 
 @dataclass(frozen=True)
@@ -23,6 +61,8 @@ class Selection:
         launch: what the backend needs to run it; opaque to everyone else.
         workspace: bytes of scratch memory that must live during this step only.
         note: why a lower rung than asked was taken; empty otherwise.
+        lasting: whether the workspace must keep its content from one run to the next.
+        segment: how a chain of layers lies on chip; None for all other ops.
     """
 
     rung: str
@@ -30,6 +70,8 @@ class Selection:
     launch: Any
     workspace: int = 0
     note: str = ""
+    lasting: bool = False
+    segment: Segment | None = None
 
 
 @dataclass(frozen=True)
@@ -71,6 +113,8 @@ class Plan:
         transient_bound: bytes no arena could go below: the most that is live at any one step.
         backend: name of the backend that runs it.
         kernels: the rung asked for (``auto`` or a cap).
+        precision: what operands of products are rounded to on chip; elsewhere they are fp32.
+        notes: what runs other than asked, and why.
     """
 
     graph: Graph
@@ -80,6 +124,7 @@ class Plan:
     transient_bound: int
     backend: str
     kernels: str = "auto"
+    precision: str = "fp32"
     notes: tuple[str, ...] = field(default=())
 
     def spec(self, tensor: str) -> TensorSpec:
@@ -100,6 +145,7 @@ class Plan:
                 "bytes": step.nbytes,
                 "flops": step.flops,
                 "note": step.selection.note,
+                **_segment_row(step.selection.segment),
             }
             for index, step in enumerate(self.steps)
         ]
@@ -109,6 +155,7 @@ class Plan:
         return {
             "backend": self.backend,
             "kernels": self.kernels,
+            "precision": self.precision,
             "steps": self.rows(),
             "arenas": dict(self.arenas),
             "transient_bound": self.transient_bound,
@@ -119,3 +166,8 @@ class Plan:
         from convloom.ir.printing import plan_table
 
         return plan_table(self)
+
+
+def _segment_row(segment: Segment | None) -> dict[str, Any]:
+    """What a step's row tells of its segment; nothing where it has none."""
+    return {} if segment is None else {"segment": asdict(segment) | {"nbytes": segment.nbytes}}

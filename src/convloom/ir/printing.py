@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from convloom.ir.plan import Plan
+    from convloom.ir.plan import Plan, Region, Step
 
 _UNITS = ("", "k", "M", "G", "T")
 _HEADER = ("step", "layer", "op", "kernel", "output", "bytes", "FLOPs")
@@ -51,10 +51,33 @@ def plan_table(plan: Plan) -> str:
             line(tuple("-" * width for width in widths)),
             *(line(row) for row in rows),
             "",
+            *(line for step in plan.steps for line in _segment_lines(step)),
             *_memory_lines(plan),
             *(f"note: {note}" for note in plan.notes),
         ]
     )
+
+
+def _segment_lines(step: Step) -> list[str]:
+    """How a chain of layers lies on chip: its stages, its blocks, and their memory."""
+    found = step.selection.segment
+    if found is None:
+        return []
+    each = f"{found.images} image{'s' * (found.images != 1)} at a time"
+    if found.cluster > 1:
+        each += f" for each cluster of {found.cluster}"
+    parts = [_regions("each image", found.regions), _regions("the block", found.fixed)]
+    return [
+        f"segment {step.node.layer}: {', '.join(found.stages)}",
+        f"  {found.blocks} blocks of {found.threads} threads, {each}",
+        f"  on-chip memory of a block: {quantity(found.nbytes)}B of {quantity(found.limit)}B",
+        *(f"    {part}" for part in parts if part),
+    ]
+
+
+def _regions(owner: str, regions: tuple[Region, ...]) -> str:
+    shown = ", ".join(f"{region.name} {quantity(region.nbytes)}B" for region in regions)
+    return f"{owner}: {shown}" if shown else ""
 
 
 def _memory_lines(plan: Plan) -> list[str]:
@@ -64,6 +87,6 @@ def _memory_lines(plan: Plan) -> list[str]:
     parts = ", ".join(f"{name} {quantity(size)}B" for name, size in plan.arenas.items())
     ratio = f"{total / bound:.2f}" if bound else "1.00"
     return [
-        f"backend {plan.backend}, kernels {plan.kernels}",
+        f"backend {plan.backend}, kernels {plan.kernels}, precision {plan.precision}",
         f"memory {quantity(total)}B ({parts}); lower bound {quantity(bound)}B, ratio {ratio}",
     ]

@@ -24,7 +24,7 @@ states. ``fp32`` rounds nothing, and a chain's reference gives the bits of the l
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Generic, TypeVar
 
@@ -177,9 +177,16 @@ class Chain(Op):
             specs.append(op.infer(specs[-1], *own, *drawn)[0])
         return tuple(specs)
 
-    def with_precision(self, precision: str) -> Chain:
-        """The same chain in another precision."""
-        return replace(self, precision=precision)
+    def titles(self, inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
+        """Each stage with what it makes for one image, as a plan shows it: ``Conv2d 16×26×26``."""
+        made = self.specs_of_stages(inputs)[1:]
+        shown = ["×".join(map(str, spec.shape[1:])) for spec in made]
+        body = [f"{op.name} {shape}" for op, shape in zip(self.body, shown, strict=True)]
+        return (*body, *(op.name for op in self.stages[len(body) :]))
+
+    def __str__(self) -> str:
+        stages = " → ".join(op.name for op in self.stages)
+        return f"{self.name}({stages}, precision={self.precision})"
 
     def _present(self) -> dict[str, bool]:
         """{operand between parameters and states: whether this chain has it}, in order."""
