@@ -130,7 +130,7 @@ def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tup
             for kernel, name in zip(ends, ("input", "results"), strict=True):
                 layers.setdefault(kernel, {})[name] = None
         for step in plan.steps:
-            for phase in step.selection.launch.phases:
+            for phase in (*step.selection.launch.prologue, *step.selection.launch.phases):
                 layers.setdefault(phase.kernel, {})[step.node.layer] = None
                 shared[phase.kernel] = max(shared.get(phase.kernel, 0), phase.shared)
     return {kernel: (", ".join(users), shared.get(kernel, 0)) for kernel, users in layers.items()}

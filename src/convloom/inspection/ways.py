@@ -174,7 +174,7 @@ class _Fed:
         if self._way.graphs:
             self._executable.run()
         else:
-            for call in self._executable.calls:
+            for call in (*self._executable.prologue, *self._executable.calls):
                 call()
         return float(self._executable.read("loss"))
 

@@ -102,6 +102,7 @@ class HostGpu:
     Attributes:
         total: bytes of memory that it pretends to have.
         launched: kernels launched so far outside graphs, by name; graphs count in ``replayed``.
+        recorded: how many launches each captured graph holds.
         broken: names of kernels whose launch fails.
     """
 
@@ -112,6 +113,7 @@ class HostGpu:
     used: int = 0
     launched: list[str] = field(default_factory=list)
     captured: int = 0
+    recorded: list[int] = field(default_factory=list)
     replayed: int = 0
     broken: set[str] = field(default_factory=set)
     _functions: dict[Specialisation, Callable[..., None]] = field(default_factory=dict)
@@ -192,6 +194,7 @@ class HostGpu:
         finally:
             self._recording = None
         self.captured += 1
+        self.recorded.append(len(recorded))
 
         def replay() -> None:
             self.replayed += 1

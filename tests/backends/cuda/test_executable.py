@@ -10,12 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from convloom import normalise
 from convloom.backends.base import DeviceError, get_backend
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import OutOfMemoryError
 from convloom.backends.cuda.graph import LAUNCHES, REPETITIONS, Replay
-from convloom.ir import ROW_MAJOR, ShapeError
+from convloom.backends.cuda.launch import launch_of
+from convloom.backends.cuda.resident import ResidentData, ResidentSteps
+from convloom.ir import ROW_MAJOR, Plan, ShapeError
 from convloom.ops.control import HYPER, hyper_vector
 from tests.backends.cuda.hostgpu import HostGpu
 from tests.backends.cuda.networks import (
@@ -25,6 +28,7 @@ from tests.backends.cuda.networks import (
     bound,
     evaluate_plan,
     parameters,
+    pixels,
     train_plan,
     write_batch,
 )
@@ -264,7 +268,7 @@ class TestFailures:
 
 class TestReplay:
     def test_lengths_are_powers_of_two(self, gpu: HostGpu) -> None:
-        replay = Replay(gpu, lambda count: None, launches=1)
+        replay = Replay(gpu, [lambda: None])
         assert replay.longest == REPETITIONS
         assert list(replay.lengths(2 * REPETITIONS + 13)) == [REPETITIONS] * 2 + [8, 4, 1]
         assert list(replay.lengths(0)) == []
@@ -273,15 +277,56 @@ class TestReplay:
         ("launches", "longest"), [(1, REPETITIONS), (20, 32), (LAUNCHES, 1), (3 * LAUNCHES, 1)]
     )
     def test_graphs_are_not_too_long(self, gpu: HostGpu, launches: int, longest: int) -> None:
-        assert Replay(gpu, lambda count: None, launches).longest == longest
+        assert Replay(gpu, [lambda: None] * launches).longest == longest
 
     def test_each_length_is_captured_once(self, gpu: HostGpu) -> None:
-        asked: list[int] = []
-        replay = Replay(gpu, asked.append, launches=100)
+        asked: list[str] = []
+        calls = [lambda: asked.append("call") for _ in range(100)]
+        replay = Replay(gpu, calls, [lambda: asked.append("before")])
         replay.run(11)
         replay.run(11)
-        assert asked == [8, 2, 1]
+        wanted = [["before"] + count * 100 * ["call"] for count in (8, 2, 1)]
+        assert asked == [name for part in wanted for name in part]
         assert gpu.replayed == 6
+
+
+class TestPrologue:
+    """What a step makes from parameters before it runs, and keeps up to date itself."""
+
+    @pytest.fixture
+    def prepared(self, backend: CudaBackend) -> CudaExecutable:
+        made = bound(backend, with_prologue(train_plan(backend, 6)))
+        assert isinstance(made, CudaExecutable)
+        return made
+
+    def test_it_comes_before_each_run(self, prepared: CudaExecutable, gpu: HostGpu) -> None:
+        write_batch(prepared, *batch())
+        prepared.run()
+        first = gpu.launched[0]
+        assert len(gpu.launched) == len(prepared.calls) + 1
+        assert gpu.launched.count(first) == gpu.launched[1:].count(first) + 1
+        for _ in range(2):
+            write_batch(prepared, *batch())
+            prepared.run()
+        assert (gpu.captured, gpu.replayed) == (1, 2)
+
+    def test_it_comes_once_a_graph(self, prepared: CudaExecutable, gpu: HostGpu) -> None:
+        one = pixels(40)
+        coefficients = normalise.coefficients((0.3, 0.5), (0.3, 0.2))
+        data = ResidentData(gpu, one.images, one.labels, *coefficients)
+        order = np.arange(9 * 6).reshape(9, 6) % 40
+        ResidentSteps(prepared, data).train(order, np.zeros((9, len(HYPER))))
+        assert gpu.recorded == [1 + 8 * (2 + len(prepared.calls))]
+
+
+def with_prologue(plan: Plan) -> Plan:
+    """The plan with its first launch also as the first step's prologue."""
+    first, *rest = plan.steps
+    launch = launch_of(first)
+    twice = replace(launch, prologue=launch.phases[:1])
+    return replace(
+        plan, steps=(replace(first, selection=replace(first.selection, launch=twice)), *rest)
+    )
 
 
 def test_rungs_are_a_ladder(backend: CudaBackend) -> None:

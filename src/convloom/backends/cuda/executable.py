@@ -27,14 +27,15 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
     by the kernels, so one captured graph serves all runs.
 
     Attributes:
-        calls: the launches of one run, in order; each is a function that asks for one.
+        prologue: launches that come before the first of runs that follow each other directly.
+        calls: the launches of each run, in order; each is a function that asks for one.
     """
 
     def __init__(self, plan: Plan, storage: CudaStorage) -> None:
         storage.check(plan)
         self._storage = storage
         self._gpu = gpu = storage.gpu
-        gpu.load(phase.kernel for step in plan.steps for phase in launch_of(step).phases)
+        gpu.load(kernel for step in plan.steps for kernel in launch_of(step).kernels)
         self._own = _allocate(plan, storage)
         self._arenas = _arena_addresses(plan, storage.arena, self._own)
         arenas = self._arenas
@@ -44,9 +45,12 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
             return DeviceTensor(name, plan.spec(name), gpu, address)
 
         super().__init__(plan, bind)
-        self._steps = [self._calls(step) for step in plan.steps]
+        launches = [(step, launch_of(step)) for step in plan.steps]
+        self._before = [self._calls(step, launch.prologue) for step, launch in launches]
+        self._steps = [self._calls(step, launch.phases) for step, launch in launches]
+        self.prologue = [call for calls in self._before for call in calls]
         self.calls = [call for calls in self._steps for call in calls]
-        self._replay = Replay(gpu, _repetition(self.calls), len(self.calls))
+        self._replay = Replay(gpu, self.calls, self.prologue)
         self._warm = False
 
     @property
@@ -86,6 +90,8 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         Raises:
             DeviceError: names the step.
         """
+        for call in self._before[index]:
+            call()
         self.launch_step(index)
         try:
             self._gpu.synchronize()
@@ -93,7 +99,7 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
             raise DeviceError(f"{self._title(self._plan.steps[index])}: {error}") from None
 
     def launch_step(self, index: int) -> None:
-        """Ask for the launches of one step; for profiles, which time them on the device."""
+        """Ask for the launches of one step that ran before; for profiles, which time them."""
         self._written.clear()
         for call in self._steps[index]:
             call()
@@ -102,11 +108,11 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         place = self._plan.buffers[buffer]
         return self._arenas[place.arena] + place.offset
 
-    def _calls(self, step: Step) -> list[Callable[[], None]]:
+    def _calls(self, step: Step, phases: Sequence[Phase]) -> list[Callable[[], None]]:
         title = self._title(step)
         return [
             self._gpu.prepare(self._call(phase, step, title))
-            for phase in launch_of(step).phases
+            for phase in phases
             if phase.blocks > 0
         ]
 
@@ -127,17 +133,6 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         shapes = ", ".join(str(self._plan.spec(name)) for name in step.node.inputs[:4])
         more = ", …" if len(step.node.inputs) > 4 else ""
         return f"{step.node.title} on {shapes}{more}"
-
-
-def _repetition(calls: Sequence[Callable[[], None]]) -> Callable[[int], None]:
-    """A function of its own, not a method: graphs must not keep their executable alive."""
-
-    def repeat(count: int) -> None:
-        for _ in range(count):
-            for call in calls:
-                call()
-
-    return repeat
 
 
 def _own_arenas(plan: Plan) -> dict[str, int]:

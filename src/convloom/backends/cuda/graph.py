@@ -7,7 +7,7 @@ step must lie in device memory or depend on the place of the step within the gra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from convloom.backends.cuda.gpu import Gpu
 
@@ -21,14 +21,20 @@ class Replay:
     """Work that is repeated; a graph of each length is captured when it is first needed.
 
     Args:
-        body: asks for the launches of this many repetitions.
-        launches: how many those of one repetition are.
+        calls: the launches of one repetition, each a function that asks for one.
+        prologue: launches that come once, before the first repetition of each graph.
     """
 
-    def __init__(self, gpu: Gpu, body: Callable[[int], None], launches: int) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        calls: Sequence[Callable[[], None]],
+        prologue: Sequence[Callable[[], None]] = (),
+    ) -> None:
         self._gpu = gpu
-        self._body = body
-        self.longest = _power_of_two(min(REPETITIONS, LAUNCHES // max(1, launches)))
+        self._calls = tuple(calls)
+        self._prologue = tuple(prologue)
+        self.longest = _power_of_two(min(REPETITIONS, LAUNCHES // max(1, len(self._calls))))
         self._graphs: dict[int, Callable[[], None]] = {}
 
     def lengths(self, count: int) -> Iterator[int]:
@@ -42,13 +48,17 @@ class Replay:
         """Ask for the graph of this many repetitions; does not wait."""
         graph = self._graphs.get(length)
         if graph is None:
-            graph = self._graphs[length] = self._gpu.capture(lambda: self._body(length))
+            graph = self._graphs[length] = self._gpu.capture(lambda: self._ask(length))
         graph()
 
     def run(self, count: int) -> None:
         """Ask for ``count`` repetitions; does not wait."""
         for length in self.lengths(count):
             self.launch(length)
+
+    def _ask(self, length: int) -> None:
+        for call in (*self._prologue, *length * self._calls):
+            call()
 
     def forget(self) -> None:
         """Drop all graphs: something that they hold has changed."""

@@ -53,9 +53,21 @@ class Phase:
 
 @dataclass(frozen=True)
 class CudaLaunch:
-    """All phases of a step, in order, on one stream."""
+    """All phases of a step, in order, on one stream.
+
+    Attributes:
+        prologue: what must run before the first of runs that follow each other with nobody else
+            changing persistent memory between them: what it makes from parameters in a workspace
+            that is ``lasting``, the phases keep up to date themselves.
+    """
 
     phases: tuple[Phase, ...]
+    prologue: tuple[Phase, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Specialisation, ...]:
+        """What must be compiled."""
+        return tuple(phase.kernel for phase in (*self.prologue, *self.phases))
 
 
 def launch_of(step: Step) -> CudaLaunch:

@@ -39,8 +39,13 @@ class Stepper(Protocol):
     def plan(self) -> Plan: ...
 
     @property
+    def prologue(self) -> Sequence[Callable[[], None]]:
+        """Launches that come before the first of runs that follow each other directly."""
+        ...
+
+    @property
     def calls(self) -> Sequence[Callable[[], None]]:
-        """The launches of one run, in order; each is a function that asks for one."""
+        """The launches of each run, in order; each is a function that asks for one."""
         ...
 
     def address(self, name: str) -> int:
@@ -248,13 +253,7 @@ class ResidentSteps:
             self._tables = tables = _Tables(self._gpu, steps, self.batch_size, self._gather)
             before, after = self._ends(tables)
             calls = (before, *self.executable.calls, after)
-
-            def repeat(count: int) -> None:
-                for _ in range(count):
-                    for call in calls:
-                        call()
-
-            self._replay = Replay(self._gpu, repeat, len(calls))
+            self._replay = Replay(self._gpu, calls, self.executable.prologue)
         return self._tables
 
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:

@@ -230,13 +230,7 @@ class StreamedSteps:
 
     def _replay(self, before: Callable[[], None], after: Callable[[], None]) -> Replay:
         calls = (before, *self.executable.calls, after)
-
-        def repeat(count: int) -> None:
-            for _ in range(count):
-                for call in calls:
-                    call()
-
-        return Replay(self.ring.gpu, repeat, len(calls))
+        return Replay(self.ring.gpu, calls, self.executable.prologue)
 
     def _check(self, images: np.ndarray, labels: np.ndarray, rates: np.ndarray | None) -> None:
         if images.shape != (self.batch_size, *self.ring.shape) or images.dtype != self.ring.dtype:

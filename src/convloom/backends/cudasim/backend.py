@@ -56,10 +56,10 @@ class CudaSimBackend:
         """
         launches = [step.selection.launch for plan in plans for step in plan.steps]
         self._workshop.load(
-            phase.kernel
+            kernel
             for launch in launches
             if isinstance(launch, CudaLaunch)
-            for phase in launch.phases
+            for kernel in launch.kernels
         )
 
     def storage(self, plan: Plan) -> CudaSimStorage:

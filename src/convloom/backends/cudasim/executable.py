@@ -23,14 +23,18 @@ class _Step:
     """The launches of a step.
 
     Attributes:
+        before: launches of the prologue.
         constant: bytes that they may read only.
         made: bytes that hold nothing yet when the step begins.
+        lasting: bytes that hold nothing yet when the prologue begins, but keep what they hold.
     """
 
     title: str
+    before: tuple[Call, ...]
     calls: tuple[Call, ...]
     constant: tuple[Extent, ...]
     made: tuple[Extent, ...]
+    lasting: tuple[Extent, ...]
 
 
 class CudaSimExecutable(HostExecutable):
@@ -48,7 +52,7 @@ class CudaSimExecutable(HostExecutable):
         }
         self._arena_of = {number: name for name, number in self._numbers.items()}
         functions = workshop.load(
-            phase.kernel for step in plan.steps for phase in launch_of(step).phases
+            kernel for step in plan.steps for kernel in launch_of(step).kernels
         )
         self._steps = [self._step(step, functions) for step in plan.steps]
 
@@ -69,17 +73,30 @@ class CudaSimExecutable(HostExecutable):
         self._settings = self._settings._replace(workers=threads)
 
     def run_step(self, index: int) -> None:
-        """Run one step alone; its inputs must have been made.
+        """Run one step alone, its prologue included; its inputs must have been made.
 
         Raises:
             SimulationError: a kernel did what no kernel may.
         """
+        self.run_prologue(index)
+        self.run_phases(index)
+
+    def run_prologue(self, index: int) -> None:
+        """Run what comes before the first of runs of a step that follow each other directly."""
+        step = self._steps[index]
+        self._run(step, step.before, step.lasting)
+
+    def run_phases(self, index: int) -> None:
+        """Run a step whose prologue, or which itself, was the last to run of all that write."""
         step = self._steps[index]
         self._written.clear()
-        for extent in step.made:
+        self._run(step, step.calls, step.made)
+
+    def _run(self, step: _Step, calls: tuple[Call, ...], empty: tuple[Extent, ...]) -> None:
+        for extent in empty:
             # NaN in every float type: a kernel that adds to what it should set is found out.
             self._bytes(extent)[...] = 0xFF
-        for call in step.calls:
+        for call in calls:
             if self._workshop.mode.orders > 1:
                 self._launch_in_orders(step, call)
             else:
@@ -126,16 +143,25 @@ class CudaSimExecutable(HostExecutable):
         return arena[extent.offset : extent.offset + extent.nbytes]
 
     def _step(self, step: Step, functions: Mapping[Specialisation, Function]) -> _Step:
-        phases = [phase for phase in launch_of(step).phases if phase.blocks > 0]
+        launch = launch_of(step)
         inputs = self._extents(step.node.inputs)
         made = self._extents(step.node.outputs)
-        if step.workspace is not None:
-            made += self._extents([step.workspace])
+        scratch = [] if step.workspace is None else self._extents([step.workspace])
+        lasting = scratch if step.selection.lasting else []
+        written = [*made, *scratch]
+        empty = [extent for extent in written if extent not in lasting]
+
+        def calls(phases: Sequence[Phase]) -> tuple[Call, ...]:
+            ran = [phase for phase in phases if phase.blocks > 0]
+            return tuple(self._call(step, phase, functions[phase.kernel]) for phase in ran)
+
         return _Step(
             title=step.node.title,
-            calls=tuple(self._call(step, phase, functions[phase.kernel]) for phase in phases),
-            constant=tuple(i for i in inputs if not any(_overlap(i, o) for o in made)),
-            made=tuple(o for o in made if not any(_overlap(i, o) for i in inputs)),
+            before=calls(launch.prologue),
+            calls=calls(launch.phases),
+            constant=tuple(i for i in inputs if not any(_overlap(i, o) for o in written)),
+            made=tuple(o for o in empty if not any(_overlap(i, o) for i in inputs)),
+            lasting=tuple(lasting),
         )
 
     def _call(self, step: Step, phase: Phase, function: Function) -> Call:

@@ -142,7 +142,10 @@ class SimulatedSteps:
     def __init__(self, executable: CudaSimExecutable) -> None:
         self._executable = executable
         steps = range(len(executable.plan.steps))
-        self.calls: Sequence[Callable[[], None]] = [partial(executable.run_step, i) for i in steps]
+        self.prologue: Sequence[Callable[[], None]]
+        self.prologue = [partial(executable.run_prologue, i) for i in steps]
+        self.calls: Sequence[Callable[[], None]]
+        self.calls = [partial(executable.run_phases, i) for i in steps]
 
     @property
     def plan(self) -> Plan:
