@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convloom.data import Augmentation, DataError
+from convloom.data import Augmentation, DataError, centre_crop, ten_crops
 from convloom.data.augment import Draws
 from convloom.random import bits
 
@@ -79,3 +79,69 @@ def test_bad_values() -> None:
     Augmentation(padding=7, fill="reflect").check(8, 9)
     with pytest.raises(DataError, match="8×9 cannot be mirrored by 8 pixels"):
         Augmentation(padding=8, fill="reflect").check(8, 9)
+
+
+@pytest.mark.parametrize(("padding", "fill"), [(0, "zero"), (2, "zero"), (1, "reflect")])
+def test_crops_of_another_size(padding: int, fill: str) -> None:
+    augment = Augmentation(padding=padding, fill=fill, size=5)
+    draws = augment.draw(seed=1, epoch=4, count=50, extent=(8, 9))
+    indices = np.array([49, 0, 0, 17])
+    result = augment.apply(IMAGES[:4], draws, indices)
+    mode = {"zero": "constant", "reflect": "reflect"}[fill]
+    sides = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    padded = np.pad(IMAGES[:4], sides, mode=mode)  # type: ignore[call-overload]
+    for i, index in enumerate(indices):
+        words = [int(word) for word in bits(1, "augment", 4, 4 * int(index), 4)]
+        row = words[0] * (8 - 5 + 2 * padding + 1) >> 32
+        column = words[1] * (9 - 5 + 2 * padding + 1) >> 32
+        expected = padded[i, :, row : row + 5, column : column + 5]
+        np.testing.assert_array_equal(result[i], expected[:, :, ::-1] if words[2] & 1 else expected)
+    assert draws.row.max() == 3 + 2 * padding
+    assert draws.column.max() == 4 + 2 * padding
+    assert augment.shape((3, 8, 9)) == (3, 5, 5)
+
+
+def test_crops_may_begin_far_inside() -> None:
+    draws = Augmentation(padding=0, size=8).draw(0, 0, 500, (600, 8))
+    assert draws.row.dtype == np.uint16
+    assert 560 < draws.row.max() <= 592
+    assert not draws.column.any()
+
+
+def test_sizes_that_cannot_be() -> None:
+    with pytest.raises(DataError, match=r"8×9 with 1 pixels of padding have no crop of 11×11"):
+        Augmentation(padding=1, size=11).check(8, 9)
+    with pytest.raises(DataError, match="size must be at least 1"):
+        Augmentation(size=0)
+    with pytest.raises(DataError, match="noise must be 0 or more"):
+        Augmentation(noise=float("nan"))
+    for crop in (centre_crop, ten_crops):
+        with pytest.raises(DataError, match=r"8×9 have no crop of 9×9"):
+            crop(IMAGES, 9)
+
+
+def test_colour_noise_depends_on_seed_epoch_and_sample_alone() -> None:
+    augment = Augmentation(padding=0, noise=0.1)
+    few, many = augment.draw(1, 3, 10).noise, augment.draw(1, 3, 4000).noise
+    assert few is not None
+    assert many is not None
+    np.testing.assert_array_equal(few, many[:10])
+    assert many.std(axis=0) == pytest.approx([0.1] * 3, rel=0.05)
+    other = augment.draw(1, 4, 10).noise
+    assert other is not None
+    assert (other != few).all()
+
+
+def test_centre_and_ten_crops() -> None:
+    middle = centre_crop(IMAGES, 5)  # round((8 - 5) / 2) = 2, round((9 - 5) / 2) = 2
+    np.testing.assert_array_equal(middle, IMAGES[:, :, 2:7, 2:7])
+    crops = ten_crops(IMAGES, 5)
+    plain = [
+        IMAGES[:, :, :5, :5],
+        IMAGES[:, :, :5, 4:],
+        IMAGES[:, :, 3:, :5],
+        IMAGES[:, :, 3:, 4:],
+        middle,
+    ]
+    for crop, expected in zip(crops, [*plain, *(p[..., ::-1] for p in plain)], strict=True):
+        np.testing.assert_array_equal(crop, expected)

@@ -130,6 +130,37 @@ def test_adamw_and_mirrored_borders(device: str, way: str) -> None:
     assert_same_state(*ends)
 
 
+def test_batches_that_the_host_must_make(device: str) -> None:
+    """Crops to another size and colour noise are streamed, with the same bits."""
+    train, held_out = images_and_labels(21, channels=3), images_and_labels(9, channels=3, seed=1)
+    size = train.shape[1] - 2
+    ends = []
+    for way in ("stream", "auto", "plain"):
+        augment = Augmentation(padding=0, size=size, noise=0.2)
+        made = make_trainer(
+            small_network(channels=3, size=size),
+            augment=augment,
+            device=device,
+            input="auto" if way == "plain" else way,
+            engine=HostFed if way == "plain" else Engine,
+        )
+        made.fit(train, epochs=2, validation=held_out.centre_crop(size))
+        assert made.model.input_shape == (3, size, size)
+        ends.append(made)
+    for end in ends[:2]:
+        assert_same_state(end, ends[2])
+        assert end.history.column("val_loss") == ends[2].history.column("val_loss")
+    resident = make_trainer(
+        small_network(channels=3, size=size),
+        augment=augment,
+        device=device,
+        input="resident",
+        engine=Engine,
+    )
+    with pytest.raises(cl.ConvloomError, match="rows gives its batches one by one"):
+        resident.fit(train, epochs=1)
+
+
 @pytest.mark.parametrize("count", [3, 8, 16])
 @pytest.mark.parametrize("way", WAYS)
 def test_one_short_batch_or_none(device: str, way: str, count: int) -> None:

@@ -8,10 +8,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from convloom.ops import TopKCorrect
 from convloom.training.history import EpochRow, History, StepRow, score
-from convloom.training.metrics import Totals
+from convloom.training.metrics import Totals, measured
 from convloom.training.protocols import Progress, StepResult
 
 
@@ -121,3 +123,24 @@ def test_columns_and_rows() -> None:
 )
 def test_progress_in_words(progress: Progress, text: str) -> None:
     assert progress.describe() == text
+
+
+def test_probabilities_are_measured_as_logits_are() -> None:
+    """Ranks are those of TopKCorrect: equal ones before the label count against it."""
+    p = np.array(
+        [
+            [0.5, 0.3, 0.2, 0, 0, 0],
+            [0.4, 0.4, 0.2, 0, 0, 0],
+            [0.4, 0.4, 0.2, 0, 0, 0],
+            [0.5, 0.1, 0.1, 0.1, 0.1, 0.1],
+            [0.5, 0.1, 0.1, 0.1, 0.2, 0],
+        ],
+        np.float32,
+    )
+    labels = np.array([0, 1, 0, 5, 5])
+    result = measured(p, labels)
+    ranks = TopKCorrect().reference(p, labels)[0]
+    assert (result.correct, result.correct5) == (2, 3) == tuple(ranks)
+    own = [0.5, 0.4, 0.4, 0.1, np.finfo(np.float32).tiny]
+    assert result.loss == pytest.approx(-np.log(own).mean())
+    assert result.n == 5

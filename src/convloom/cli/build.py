@@ -72,7 +72,7 @@ def build(
     }
     with as_usage():
         config = resolve({}, flags)
-        check_names(config)
+        check_names(config, needs_files=False)
     shape = _shape(input_shape)
     wanted = _kernels(_plans(config, shape), crops_of(config))
     compiler = shared_compiler()

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from convloom.cli import options
+from convloom.cli.errors import UsageError
 from convloom.cli.options import Saved, examples
 from convloom.cli.terminal import Output, percent
 
@@ -19,6 +20,7 @@ def register(app: typer.Typer) -> None:
         epilog=examples(
             "convloom eval runs/a --data mnist",
             "convloom eval lenet.safetensors --data mnist --json",
+            "convloom eval runs/alexnet --data DIR --ten-crop",
         ),
     )(evaluate)
 
@@ -38,6 +40,16 @@ def evaluate(
         bool, typer.Option("--train-set", help="Take the training images, not the test images.")
     ] = False,
     best: options.Best = False,
+    ten_crop: Annotated[
+        bool,
+        typer.Option(
+            "--ten-crop",
+            help="Average the predictions for the corners and the middle of each image, and for "
+            "their mirror images; for folders of image files.",
+        ),
+    ] = False,
+    resize: options.Resize = None,
+    on_bad_image: options.OnBadImage = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", "-b", metavar="N", min=1, help="Images at a time.")
     ] = 256,
@@ -52,8 +64,13 @@ def evaluate(
     Loss and accuracy are exact means over every image of the test part.
     """
     options.use_threads(threads)
+    from dataclasses import replace
+
+    from convloom.backends import resolve_device
+    from convloom.cli.images import default_resize, square_of, ten_crop_figures
     from convloom.cli.runs import load_data
     from convloom.cli.saved import open_saved
+    from convloom.data import is_image_folder
     from convloom.nn import CrossEntropyLoss
     from convloom.optim import SGD
     from convloom.training import Trainer
@@ -65,26 +82,46 @@ def evaluate(
     origin, name = network.origin, network.data(data)
     if data_dir is None and name == origin.data and origin.data_dir:
         data_dir = Path(origin.data_dir)
-    parts = load_data(name, data_dir, output)
-    dataset = network.fitted(parts[0] if train_set else parts[1])
-    trainer = Trainer(
-        network.model,
-        SGD(),
-        CrossEntropyLoss(label_smoothing=origin.label_smoothing),
-        batch_size=batch_size,
-        device=device or "auto",
-        kernels=kernels or "auto",
+    if is_image_folder(name):
+        resize = resize or origin.resize or default_resize(square_of(network.image_shape))
+    parts = load_data(
+        name, data_dir, output, resize=resize, on_bad_image=on_bad_image or origin.on_bad_image
     )
-    figures = trainer.evaluate(dataset)
+    whole = parts[0] if train_set else parts[1]
+    side = None if resize is None else square_of(network.image_shape)
+    dataset = network.fitted(whole if side is None else whole.centre_crop(side))
+    if ten_crop:
+        if side is None:
+            raise UsageError(f"--ten-crop is for folders of image files, {name} is none")
+        if kernels is not None:
+            raise UsageError("--ten-crop predicts, and --kernels is for evaluations without it")
+        whole = replace(whole, mean=dataset.mean, std=dataset.std)
+        figures = ten_crop_figures(
+            network.model, whole, side, batch_size=batch_size, device=device or "auto"
+        )
+        used = resolve_device(device or "auto")
+    else:
+        trainer = Trainer(
+            network.model,
+            SGD(),
+            CrossEntropyLoss(label_smoothing=origin.label_smoothing),
+            batch_size=batch_size,
+            device=device or "auto",
+            kernels=kernels or "auto",
+        )
+        figures = trainer.evaluate(dataset)
+        used = trainer.engine.device
     document = {
         "model": str(network.path),
         "data": dataset.name,
         "split": dataset.split,
-        "device": trainer.engine.device,
+        "device": used,
+        "ten_crop": ten_crop,
         **figures,
     }
     text = (
-        f"{dataset.name} {dataset.split} set, {figures['n']:,} images: "
+        f"{dataset.name} {dataset.split} set, {figures['n']:,} images"
+        f"{' in ten crops' if ten_crop else ''}: "
         f"accuracy {percent(figures['accuracy'])}, top 5 {percent(figures['top5'])}, "
         f"loss {figures['loss']:.4f}"
     )

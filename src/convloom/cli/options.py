@@ -32,7 +32,10 @@ Best = Annotated[
 ]
 
 # Data.
-DATA_HELP = "mnist, fashion-mnist, cifar10, cifar100, digits, or a folder with files like theirs."
+DATA_HELP = (
+    "mnist, fashion-mnist, cifar10, cifar100, digits, a folder with files like theirs, or a folder "
+    "of image files: train/CLASS/*.jpg and val/CLASS/*.jpg."
+)
 Data = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +52,26 @@ DataDir = Annotated[
         metavar="DIR",
         show_default="$CONVLOOM_DATA/NAME, then the cache, then a download",
         help="Folder that holds the data set's files.",
+    ),
+]
+Resize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PIXELS",
+        min=1,
+        show_default="8/7 of the network's input: 256 for 224",
+        help="Side of the squares that the image files of a folder become: the shorter side is "
+        "resized, the middle of the longer one kept.",
+    ),
+]
+OnBadImage = Annotated[
+    str | None,
+    typer.Option(
+        "--on-bad-image",
+        metavar="WHAT",
+        show_default="error",
+        help="What to do with image files that cannot be decoded: error names them, skip leaves "
+        "them out and says so.",
     ),
 ]
 ShapeOf = Annotated[

@@ -57,7 +57,7 @@ def plan(
     }
     with as_usage():
         config = resolve({}, flags)
-        check_names(config)
+        check_names(config, needs_files=False)
     output = Output(as_json)
     with output.alone_on_stdout():
         made = _compiled(config, _shape(input_shape), inference=inference)
@@ -93,14 +93,19 @@ def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inferenc
 
 def _images_of(config: RunConfig) -> tuple[tuple[int, int, int], int]:
     """Image shape and number of classes of a data set; only a person's own folder is read."""
+    from convloom.cli.images import network_shape, with_sizes
     from convloom.cli.runs import load_data
     from convloom.data import catalog
 
     known = catalog.find(config.data)
     if known is not None:
         return known.shape, len(known.classes)
-    train, _ = load_data(config.data, None, Output())
-    return train.shape, len(train.classes)
+    if config.data == catalog.IMAGENET:
+        side = config.image_size or 224
+        return (3, side, side), 1000
+    config = with_sizes(config, ())
+    train, _ = load_data(config.data, None, Output(), resize=config.resize)
+    return network_shape(config, train), len(train.classes)
 
 
 def _shape(text: str | None) -> tuple[int, int, int] | None:

@@ -36,6 +36,14 @@ def predict(
         int, typer.Option(metavar="K", min=1, help="Classes to show for each image.")
     ] = 3,
     best: options.Best = False,
+    ten_crop: Annotated[
+        bool,
+        typer.Option(
+            "--ten-crop",
+            help="Average the predictions for the corners and the middle of each image, and for "
+            "their mirror images.",
+        ),
+    ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
@@ -45,23 +53,27 @@ def predict(
     options.use_threads(threads)
     import numpy as np
 
+    from convloom.cli.images import views_of
     from convloom.cli.saved import open_saved
-    from convloom.data import decode_image
 
     output = Output(as_json, quiet)
     network = open_saved(saved, best=best)
     if network.note:
         output.remark(network.note)
-    decoded = [decode_image(image, network.image_shape) for image in images]
-    for image in decoded:
-        for note in image.notes:
-            output.remark(f"{image.path}: {note}")
-    pixels = np.stack([image.pixels for image in decoded])
-    probabilities = network.model.predict(pixels, device=device or "auto")
+    shown = [
+        views_of(image, network.image_shape, network.origin.resize, ten=ten_crop)
+        for image in images
+    ]
+    for image, (_, notes) in zip(images, shown, strict=True):
+        for note in notes:
+            output.remark(f"{image}: {note}")
+    pixels = np.concatenate([views for views, _ in shown])
+    each = network.model.predict(pixels, device=device or "auto")
+    probabilities = each.reshape(len(images), -1, each.shape[1]).mean(axis=1)
     names = network.model.classes or tuple(map(str, range(probabilities.shape[1])))
     found = [
-        {"image": image.path, "top": _top(row, names, top), "notes": list(image.notes)}
-        for image, row in zip(decoded, probabilities, strict=True)
+        {"image": str(image), "top": _top(row, names, top), "notes": list(notes)}
+        for image, (_, notes), row in zip(images, shown, probabilities, strict=True)
     ]
     document = {"model": str(network.path), "images": found}
     output.result(document, _table(found))

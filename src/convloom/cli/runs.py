@@ -17,12 +17,12 @@ from typing import Any
 import convloom
 from convloom.backends import get_backend, resolve_device
 from convloom.backends.feeding import Crops, has_device_input
-from convloom.cli import report
+from convloom.cli import images, report
 from convloom.cli.errors import INTERRUPTED, SUCCESS, as_usage
 from convloom.cli.progress import LiveLine, TrainingDisplay
 from convloom.cli.terminal import Output, say
 from convloom.compiler.select import check_rung
-from convloom.data import ArrayDataset, Augmentation, catalog, load
+from convloom.data import ArrayDataset, catalog, load
 from convloom.ir import ConvloomError
 from convloom.nn import CrossEntropyLoss, Module, models
 from convloom.training import Callback, Moment, Trainer
@@ -65,24 +65,33 @@ def settings(model: str, flags: dict[str, Any]) -> RunConfig:
         require_exists(Path(model))
     with as_usage():
         if is_file:
-            config = resolve(read_toml(model), flags, source=model)
+            read = read_toml(model)
+            config = resolve(read, flags, source=model)
         else:
+            read = {}
             config = resolve({}, {**flags, "network": model})
+        asked = {*read, *(key for key, value in flags.items() if value is not None)}
+        config = images.with_sizes(config, asked)
         check_names(config)
     if catalog.find(config.data) is None:  # a folder; the run may be resumed from elsewhere
         config = replace(config, data=os.path.abspath(os.path.expanduser(config.data)))
     return config
 
 
-def check_names(config: RunConfig) -> None:
-    """Look up every name before any work begins. Raises ConvloomError for what cannot be."""
+def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
+    """Look up every name before any work begins. Raises ConvloomError for what cannot be.
+
+    Args:
+        needs_files: the data set's files will be read; else its shape alone must be known.
+    """
     if not models.is_file(config.network):
         models.get(config.network)
-    check_data(config.data)
+    if needs_files or config.data != catalog.IMAGENET:
+        check_data(config.data)
     backend = get_backend(resolve_device(config.device))
     check_rung(backend, config.kernels)
     check_input(config.input, backend.name, has_device_input(backend))
-    _augmentation(config)
+    images.augmentation(config)
 
 
 def check_data(name: str) -> None:
@@ -93,17 +102,34 @@ def check_data(name: str) -> None:
 
 def prepare(config: RunConfig, output: Output) -> Run:
     """Load the data, make the network, and say what will be trained."""
-    train, test = load_data(config.data, config.data_dir, output)
-    run = Run(config, make_network(config.network, train.shape, len(train.classes)), train, test)
+    train, test = load_data(
+        config.data,
+        config.data_dir,
+        output,
+        resize=config.resize,
+        on_bad_image=config.on_bad_image,
+    )
+    train, test = images.cropped(config, train, test)
+    shape = images.network_shape(config, train)
+    run = Run(config, make_network(config.network, shape, len(train.classes)), train, test)
     for line in report.headline(config, run.model, train, test):
         output.note(line)
     return run
 
 
 def load_data(
-    name: str, data_dir: str | os.PathLike[str] | None, output: Output
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    output: Output,
+    *,
+    resize: int | None = None,
+    on_bad_image: str = "error",
 ) -> tuple[ArrayDataset, ArrayDataset]:
     """A data set's two parts; a download is shown while it runs.
+
+    Args:
+        resize: side of the squares that a folder's image files become.
+        on_bad_image: what to do with such files that cannot be decoded.
 
     Raises:
         UsageError: no data set and no folder has that name.
@@ -111,7 +137,7 @@ def load_data(
     with as_usage():
         check_data(name)
     with Download(output) as download:
-        return load(name, data_dir, progress=download)
+        return load(name, data_dir, resize=resize, on_bad_image=on_bad_image, progress=download)
 
 
 class Download:
@@ -285,7 +311,7 @@ def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
         seed=config.seed,
         schedule=config.make_schedule(),
         clip_norm=config.clip_norm,
-        augment=_augmentation(config),
+        augment=images.augmentation(config),
         callbacks=callbacks,
         out=run.folder,
         checkpoint_every=config.checkpoint_every,
@@ -293,18 +319,12 @@ def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
     )
 
 
-def _augmentation(config: RunConfig) -> Augmentation | None:
-    if not config.crop and not config.flip:
-        return None
-    return Augmentation(padding=config.crop, flip=config.flip)
-
-
 def crops_of(config: RunConfig) -> Crops | None:
-    """The settings' augmentation as a GPU makes it."""
-    augmentation = _augmentation(config)
-    if augmentation is None:
+    """The settings' augmentation as a GPU makes it; None where the host makes it, or nobody."""
+    drawn = images.augmentation(config)
+    if drawn is None or drawn.size is not None or drawn.noise:
         return None
-    return Crops(augmentation.padding, augmentation.reflect)
+    return Crops(drawn.padding, drawn.reflect)
 
 
 def _new_folder(config: RunConfig) -> Path:

@@ -23,11 +23,19 @@ _SMOOTHED = re.compile(r"CrossEntropyLoss\(label_smoothing=([0-9.e+-]+)\)")
 
 @dataclass(frozen=True)
 class Origin:
-    """What an evaluation takes from the run that made a network; ``data`` is None if unknown."""
+    """What an evaluation takes from the run that made a network.
+
+    Attributes:
+        data: None if unknown.
+        resize: side of the squares that a folder's images became; None for other data sets.
+        on_bad_image: what was done with those that cannot be decoded.
+    """
 
     data: str | None = None
     data_dir: str | None = None
     label_smoothing: float = 0.0
+    resize: int | None = None
+    on_bad_image: str = "error"
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,14 @@ def open_saved(path: Path, *, best: bool) -> Saved:
         reason = str(error) if has_settings else f"{folder} has no {CONFIG_NAME}"
         note = f"{reason}; the settings are taken from {path.name}"
         return Saved(model, path, _told_by_checkpoint(path), note)
-    return Saved(model, path, Origin(config.data, config.data_dir, config.label_smoothing))
+    origin = Origin(
+        config.data,
+        config.data_dir,
+        config.label_smoothing,
+        config.resize,
+        config.on_bad_image,
+    )
+    return Saved(model, path, origin)
 
 
 def _told_by_checkpoint(path: Path) -> Origin:

@@ -22,6 +22,7 @@ def register(app: typer.Typer) -> None:
             "convloom train lenet --data fashion-mnist --epochs 5",
             "convloom train lenet --data mnist --schedule cosine:final=0,warmup=1 --seed 1",
             "convloom train path/net.py:make_model --data cifar10 --augment --out runs/mine",
+            "convloom train alexnet --data DIR --image-size 224 --epochs 90",
             "convloom train run.toml --lr 0.02",
         ),
     )(train)
@@ -113,7 +114,8 @@ def train(
         typer.Option(
             "--augment/--no-augment",
             show_default=f"{RECIPE}, else off",
-            help="Random crops (4 pixels of padding) and mirroring of the training images.",
+            help="Random crops (4 pixels of padding) and mirroring of the training images; none "
+            "of either, nor colour noise, with --no-augment.",
         ),
     ] = None,
     crop: Annotated[
@@ -132,6 +134,27 @@ def train(
             help="Mirror every other image, chosen at random.",
         ),
     ] = None,
+    resize: options.Resize = None,
+    image_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            min=1,
+            show_default=f"{RECIPE}; for a folder of image files else 7/8 of --resize",
+            help="Side of the part of each image that the network is given: at random where "
+            "training images are augmented in any way, else the middle.",
+        ),
+    ] = None,
+    colour_noise: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            show_default=f"{RECIPE}, else 0",
+            help="Noise along the axes of the training pixels' colours, in their deviations; "
+            "AlexNet's is 0.1.",
+        ),
+    ] = None,
+    on_bad_image: options.OnBadImage = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -190,6 +213,10 @@ def train(
         "label_smoothing": label_smoothing,
         "crop": _augmented(augment, crop, 4, 0),
         "flip": _augmented(augment, flip, True, False),
+        "resize": resize,
+        "image_size": image_size,
+        "colour_noise": 0.0 if augment is False and colour_noise is None else colour_noise,
+        "on_bad_image": on_bad_image,
         "seed": seed,
         "device": device,
         "kernels": kernels,

@@ -5,16 +5,27 @@ for batch in data.Batches(train, 64, seed=0).epoch(0):
     batch.images, batch.labels                # float32 (n, C, H, W) normalised, int64 (n,)
 """
 
-from convloom.data.augment import Augmentation
+from convloom.data.augment import Augmentation, centre_crop, ten_crops
 from convloom.data.dataset import ArrayDataset, as_dataset, from_arrays, statistics
 from convloom.data.errors import DataError, WrongContentError
-from convloom.data.images import DecodedImage, decode_image
-from convloom.data.library import FileInfo, SetEntry, SetInfo, available, get, info, load
+from convloom.data.folders import ON_BAD_IMAGE
+from convloom.data.images import DecodedImage, decode_image, decode_square, quietly
+from convloom.data.library import (
+    FileInfo,
+    SetEntry,
+    SetInfo,
+    available,
+    get,
+    info,
+    is_image_folder,
+    load,
+)
 from convloom.data.library import available as list  # data.list() reads as data.load() does
 from convloom.data.loader import Batch, Batches, Dataset
 from convloom.normalise import normalise
 
 __all__ = [
+    "ON_BAD_IMAGE",
     "ArrayDataset",
     "Augmentation",
     "Batch",
@@ -28,12 +39,17 @@ __all__ = [
     "WrongContentError",
     "as_dataset",
     "available",
+    "centre_crop",
     "decode_image",
+    "decode_square",
     "from_arrays",
     "get",
     "info",
+    "is_image_folder",
     "list",
     "load",
     "normalise",
+    "quietly",
     "statistics",
+    "ten_crops",
 ]

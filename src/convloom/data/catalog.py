@@ -314,6 +314,9 @@ _UCI_DIGITS = KnownSet(
     homepage="https://archive.ics.uci.edu/dataset/80",
 )
 
+#: A set that recipes name and that nobody may fetch: a person gives the folder.
+IMAGENET = "imagenet"
+
 #: {name: set}, in the order to show them.
 SETS = {known.name: known for known in (_MNIST, _FASHION, _CIFAR10, _CIFAR100, _UCI_DIGITS)}
 
@@ -327,12 +330,18 @@ def find(name: str) -> KnownSet | None:
 def get(name: str) -> KnownSet:
     """The set of that name. Raises DataError, with the names there are."""
     known = find(name)
+    if known is None and _plain(name) == IMAGENET:
+        raise DataError(
+            "imagenet is given to registered persons only and cannot be fetched; give the folder "
+            "that holds it, or one like it: --data DIR, with DIR/train/CLASS/*.JPEG and "
+            "DIR/val/CLASS/*.JPEG"
+        )
     if known is None:
         close = difflib.get_close_matches(name.lower(), SETS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise DataError(
             f"there is no data set {name!r}{hint}; give one of {', '.join(SETS)}, or a folder "
-            "with idx or CIFAR binary files"
+            "with idx or CIFAR binary files, or with image files as train/CLASS/*.jpg"
         )
     return known
 

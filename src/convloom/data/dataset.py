@@ -11,7 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from convloom.data.augment import Augmentation
+from convloom.data.augment import Augmentation, centre_crop
 from convloom.data.errors import DataError
 from convloom.data.loader import Batches
 from convloom.normalise import normalise
@@ -108,6 +108,10 @@ class ArrayDataset:
         if count < 0:
             raise DataError(f"cannot take {count} images; give 0 or more")
         return replace(self, images=self.images[:count], labels=self.labels[:count])
+
+    def centre_crop(self, size: int) -> ArrayDataset:
+        """The middle of each image, size×size; shares memory. Raises DataError if it has none."""
+        return replace(self, images=centre_crop(self.images, size))
 
     def normalise(self, images: np.ndarray) -> np.ndarray:
         """uint8 images (n, C, H, W) as a network trained on this set wants them, float32."""

@@ -139,7 +139,7 @@ def load(
     known = catalog.find(os.fspath(name))
     if known is None and Path(name).expanduser().is_dir():
         folder = Path(name).expanduser()
-        if not _has_layout(folder) and folders.is_image_folder(folder):
+        if is_image_folder(folder):
             if coarse:
                 raise DataError("it has no coarse classes; only CIFAR-100's files do", folder)
             return folders.load_image_folder(
@@ -154,6 +154,16 @@ def load(
         raise DataError(f"{known.name} has no coarse classes; only cifar100 does")
     loaded = _load(known, data_dir, coarse, progress)
     return loaded.train, loaded.test
+
+
+def is_image_folder(name: str | os.PathLike[str]) -> bool:
+    """Whether ``load`` would read a folder of image files, whose size is the caller's choice."""
+    folder = Path(name).expanduser()
+    if catalog.find(os.fspath(name)) is not None or not folder.is_dir():
+        return False
+    if any(layout.find(folder) for layout in layouts.LAYOUTS.values()):
+        return False
+    return folders.is_image_folder(folder)
 
 
 def get(
@@ -455,10 +465,6 @@ def _load_folder(folder: Path, coarse: bool) -> tuple[ArrayDataset, ArrayDataset
         for split, arrays in (("train", reading.train), ("test", reading.test))
     )
     return train, test
-
-
-def _has_layout(folder: Path) -> bool:
-    return any(layout.find(folder) for layout in layouts.LAYOUTS.values())
 
 
 def _check_no_resize(resize: int | None, what: str | Path) -> None:

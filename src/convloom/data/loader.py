@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from convloom import normalise
+from convloom.data import colour
 from convloom.data.augment import Augmentation, Draws
 from convloom.data.errors import DataError
 from convloom.random import permutation
@@ -71,7 +72,7 @@ class Batches:
         batch_size: samples a batch; the last one of an epoch may have fewer.
         seed: of the order and of the augmentation.
         shuffle: a new order every epoch; False keeps the data set's (evaluation).
-        augment: crops and flips, or None.
+        augment: crops, flips and noise, or None.
         drop_last: leave a short last batch out; training only.
         prefetch: batches that a thread makes ahead; 0 makes each when asked for.
 
@@ -101,6 +102,7 @@ class Batches:
             raise DataError(f"the seed must be in [0, 2^64), it is {seed}")
         if augment is not None:
             augment.check(*dataset.images.shape[2:])
+        self._axes = colour.axes(dataset.images) if augment and augment.noise else None
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
@@ -137,6 +139,19 @@ class Batches:
         return self._scale, self._shift
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a batch's images."""
+        _, channels, height, width = self.dataset.images.shape
+        own = channels, height, width
+        return own if self.augment is None else self.augment.shape(own)
+
+    @property
+    def gathered(self) -> bool:
+        """Whether ``crops`` and ``draws`` say all of the augmentation, so that a device can make
+        it; crops to another size and colour noise are made here."""
+        return self.shape == self.dataset.images.shape[1:] and self._axes is None
+
+    @property
     def crops(self) -> tuple[int, bool] | None:
         """How images are augmented: pixels of padding, and whether it mirrors; None: not at all."""
         return None if self.augment is None else (self.augment.padding, self.augment.reflect)
@@ -146,9 +161,9 @@ class Batches:
 
         None where nothing is augmented.
         """
-        if self.augment is None:
+        drawn = self._drawn(epoch)
+        if drawn is None:
             return None
-        drawn = self.augment.draw(self.seed, epoch, len(self.dataset))
         return np.stack([drawn.row, drawn.column, drawn.flip.astype(np.uint8)], axis=1)
 
     def order(self, epoch: int) -> np.ndarray:
@@ -166,7 +181,8 @@ class Batches:
         return self._ahead(epoch, start_batch, normal=True)
 
     def raw(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """The same batches, augmented but not normalised: their images are the data set's type.
+        """The same batches, cropped and flipped but not normalised: their images are the data
+        set's type.
 
         Raises:
             DataError: an epoch or a batch that does not exist.
@@ -187,19 +203,36 @@ class Batches:
 
     def _batches(self, epoch: int, start_batch: int, normal: bool) -> Iterator[Batch]:
         order = self.order(epoch)
-        draws = None
-        if self.augment is not None:
-            draws = self.augment.draw(self.seed, epoch, len(self.dataset))
+        draws = self._drawn(epoch)
         for batch in range(start_batch, len(self)):
             yield self._batch(order[batch * self.batch_size :][: self.batch_size], draws, normal)
+
+    def _drawn(self, epoch: int) -> Draws | None:
+        if self.augment is None:
+            return None
+        height, width = self.dataset.images.shape[2:]
+        return self.augment.draw(self.seed, epoch, len(self.dataset), (height, width))
 
     def _batch(self, indices: np.ndarray, draws: Draws | None, normal: bool) -> Batch:
         images = self.dataset.images.take(indices, axis=0)
         if self.augment is not None and draws is not None:
             images = self.augment.apply(images, draws, indices)
         if self._pixels and normal:
-            images = normalise.apply(images, self._scale, self._shift)
+            images = normalise.apply(images, self._scale, self._shifts(indices, draws))
         return Batch(images, self.dataset.labels.take(indices), indices.copy())
+
+    def _shifts(self, indices: np.ndarray, draws: Draws | None) -> np.ndarray:
+        """The shift of the normalisation, (C, 1, 1); (n, C, 1, 1) where each sample's colours are
+        moved: one multiplication and one addition a pixel, as without the noise."""
+        if self._axes is None or draws is None or draws.noise is None:
+            return self._shift
+        noise = draws.noise[indices]
+        # Term by term: the bits of a matrix product may depend on the size of the batch.
+        moved = sum(noise[:, i, None] * self._axes[i] for i in range(len(self._axes)))
+        shifts: np.ndarray = (moved[:, :, None, None] * self._scale + self._shift).astype(
+            np.float32
+        )
+        return shifts
 
 
 @dataclass(frozen=True)

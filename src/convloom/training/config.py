@@ -53,8 +53,14 @@ class RunConfig:
         schedule: text form of a schedule (``convloom.training.schedules``).
         clip_norm: largest norm of all gradients together; None leaves them alone.
         label_smoothing: share of the target that is spread over all classes.
+        resize: side of the squares that a folder's image files become; None for data sets whose
+            images have one size.
+        image_size: side of the crop that the network is given, at random where images are
+            augmented, else from the middle; None takes images whole.
         crop: padding of the random crop in pixels; 0 means none.
         flip: whether images are mirrored at random.
+        colour_noise: deviation of what is added along each axis of the pixels' colours.
+        on_bad_image: what to do with image files that cannot be decoded: ``error`` or ``skip``.
         seed: of initial weights, order, augmentation and dropout.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda-sim`` or ``reference``.
         kernels: highest rung of kernels; ``auto`` takes the best.
@@ -81,8 +87,12 @@ class RunConfig:
     schedule: str = "constant"
     clip_norm: float | None = None
     label_smoothing: float = 0.0
+    resize: int | None = None
+    image_size: int | None = None
     crop: int = 0
     flip: bool = False
+    colour_noise: float = 0.0
+    on_bad_image: str = "error"
     seed: int = 0
     device: str = "auto"
     kernels: str = "auto"
@@ -353,8 +363,12 @@ _RULES: dict[str, _Rule] = {
     "schedule": _Rule("a schedule such as 'one-cycle' or 'step:every=10,gamma=0.1'", _schedule),
     "clip_norm": _Rule("a number above 0", _real(lambda v: v > 0)),
     "label_smoothing": _SHARE,
+    "resize": _Rule("a whole number of pixels, 1 or more", _whole(1)),
+    "image_size": _Rule("a whole number of pixels, 1 or more", _whole(1)),
     "crop": _Rule("a whole number of pixels, 0 for no crop", _whole(0)),
     "flip": _FLAG,
+    "colour_noise": _AT_LEAST_0,
+    "on_bad_image": _choice("error", "skip"),
     "seed": _Rule("a whole number from 0 to 2⁶³−1", _whole(0)),
     "device": _NAME,
     "kernels": _NAME,

@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -143,9 +143,9 @@ def make_feed(
     check_input(wanted, engine.device, device is not None)
     if device is None or not isinstance(engine, DeviceEngine):
         return PlainFeed(engine, batches)
-    if isinstance(batches, DeviceBatches) and wanted == RESIDENT:
+    if _gathered(batches) and wanted == RESIDENT:
         return _resident(engine, batches, device, data)
-    if isinstance(batches, DeviceBatches) and wanted == AUTO:
+    if _gathered(batches) and wanted == AUTO:
         need, free = _need(engine, batches, kind) + spare, device.free_bytes()
         if need <= _FAIR_SHARE * free:
             return _resident(engine, batches, device, data)
@@ -155,8 +155,9 @@ def make_feed(
         )
     if wanted == RESIDENT:
         raise InputError(
-            f"input 'resident' needs a data set in memory, such as cl.data.load returns; {data} "
-            "gives its batches one by one, so use input 'stream'"
+            "input 'resident' needs a data set in memory, such as cl.data.load returns, and no "
+            f"augmentation but crops of its images' own size and flips; {data} gives its batches "
+            "one by one, so use input 'stream'"
         )
     return StreamFeed(engine, batches, device)
 
@@ -169,9 +170,14 @@ def batch_sizes(samples: int, batch_size: int) -> list[int]:
 
 def nbytes(batches: Batches) -> int:
     """Bytes of device memory that a data set takes; 0 where it cannot lie there."""
-    if not isinstance(batches, DeviceBatches):
+    if not _gathered(batches):
         return 0
     return batches.images.nbytes + 8 * len(batches.labels)
+
+
+def _gathered(batches: Batches) -> TypeGuard[DeviceBatches]:
+    """Whether a device can make the batches of the data set by itself."""
+    return isinstance(batches, DeviceBatches) and batches.gathered
 
 
 def _need(engine: DeviceEngine, batches: DeviceBatches, kind: str) -> int:
@@ -340,7 +346,7 @@ class StreamFeed:
     def prepare(self, kind: str, sizes: Iterable[int]) -> None:
         """Compile and bind what batches of these sizes run, and what copies them."""
         for size in sizes:
-            if isinstance(self._batches, DeviceBatches):
+            if _gathered(self._batches):
                 self._runner(kind, size, self._batches.images)
             else:  # only the first batch will show its dtype
                 self._engine.prepare(kind, size)
@@ -398,7 +404,7 @@ class StreamFeed:
 
     def _source(self, epoch: int, start_batch: int) -> Iterator[Batch]:
         """Batches as small as they come: pixels, where the data set has them."""
-        if isinstance(self._batches, DeviceBatches):
+        if _gathered(self._batches):
             return self._batches.raw(epoch, start_batch)
         return self._batches.epoch(epoch, start_batch)
 
@@ -416,6 +422,6 @@ class StreamFeed:
     def _like(self, images: np.ndarray) -> Samples:
         none = np.empty(0, np.float32)
         scale, shift = none, none
-        if isinstance(self._batches, DeviceBatches):
+        if _gathered(self._batches):
             scale, shift = self._batches.coefficients
         return Samples(images[:0], none, scale, shift)

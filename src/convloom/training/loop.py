@@ -274,7 +274,7 @@ class Loop:
 
     @cached_property
     def _network(self) -> str:
-        return checkpoint.network_text(self.trainer.model, self.train.shape)
+        return checkpoint.network_text(self.trainer.model, self.trainer.shape_of(self.train))
 
     def _save(self, name: str) -> None:
         """Write a checkpoint, if there is a run folder; never one that holds NaN or Inf."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypedDict
 
+import numpy as np
+
 from convloom.training.protocols import StepResult
 
 
@@ -58,3 +60,18 @@ class Totals:
     def from_json(cls, data: Mapping[str, Any]) -> Totals:
         """The sums that ``to_json`` gave."""
         return cls(float(data["loss"]), int(data["correct"]), int(data["correct5"]), int(data["n"]))
+
+
+def measured(probabilities: np.ndarray, labels: np.ndarray) -> StepResult:
+    """What one batch gave, of its probabilities (n, classes) and labels (n,).
+
+    A label is right where fewer than k probabilities come before it: greater ones, and equal ones
+    of earlier classes. A probability of 0 counts as the smallest that float32 holds.
+    """
+    own = probabilities[np.arange(len(labels)), labels]
+    earlier = np.arange(probabilities.shape[1]) < labels[:, None]
+    before = (probabilities > own[:, None]) | ((probabilities == own[:, None]) & earlier)
+    rank = before.sum(axis=1)
+    tiny = float(np.finfo(np.float32).tiny)
+    loss = float(-np.log(np.maximum(own.astype(np.float64), tiny)).mean())
+    return StepResult(loss, int((rank < 1).sum()), int((rank < 5).sum()), len(labels))

@@ -223,6 +223,12 @@ class DeviceBatches(Batches, Protocol):
         ...
 
     @property
+    def gathered(self) -> bool:
+        """Whether ``crops`` and ``draws`` say all of the augmentation; else the host makes each
+        batch."""
+        ...
+
+    @property
     def crops(self) -> tuple[int, bool] | None:
         """Pixels of padding of random crops, and whether it mirrors; None: no augmentation."""
         ...

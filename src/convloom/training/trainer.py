@@ -196,9 +196,10 @@ class Trainer:
         _check_dataset("train", train)
         if validation is not None:
             _check_dataset("validation", validation)
-            _check_alike(train, validation)
-        self._attach(train)
-        self._synchronise(train.shape)
+            _check_alike(train, self.shape_of(train), validation)
+        shape = self.shape_of(train)
+        self._attach(train, shape)
+        self._synchronise(shape)
         loop = Loop(self, train, validation, epochs)
         if resume:
             loop.restore(checkpoint.load(self._resume_path(resume)))
@@ -227,7 +228,7 @@ class Trainer:
         """
         _check_dataset("evaluate", dataset)
         if self.model.normalization is None and self.model.classes is None:
-            self._attach(dataset)
+            self._attach(dataset, dataset.shape)
         self._check_normalisation(dataset)
         self._synchronise(dataset.shape)
         return self.evaluate_with(dataset, batch_size or self.batch_size)
@@ -279,9 +280,17 @@ class Trainer:
         self._evaluated = dataset, batch_size, feed
         return feed
 
-    def _attach(self, dataset: Dataset) -> None:
+    def shape_of(self, train: Dataset) -> tuple[int, int, int]:
+        """(C, H, W) of what the augmentation makes of training images."""
+        shaped = getattr(self.augment, "shape", None)
+        if shaped is None:
+            return train.shape
+        channels, height, width = shaped(train.shape)
+        return channels, height, width
+
+    def _attach(self, dataset: Dataset, shape: tuple[int, int, int]) -> None:
         """Give the model what ``predict`` and a saved file need to know of its images."""
-        self.model.input_shape = dataset.shape
+        self.model.input_shape = shape
         self.model.classes = tuple(dataset.classes)
         mean, std = tuple(dataset.mean), tuple(dataset.std)
         self.model.normalization = (mean, std) if mean else None
@@ -358,11 +367,12 @@ def _check_dataset(role: str, dataset: Dataset) -> None:
         raise TrainerError(f"{role}: the data set {dataset.name} has no samples")
 
 
-def _check_alike(train: Dataset, validation: Dataset) -> None:
-    if train.shape != validation.shape:
+def _check_alike(train: Dataset, shape: tuple[int, int, int], validation: Dataset) -> None:
+    if shape != validation.shape:
+        cropped = "" if shape == train.shape else f", cropped to {_dims(shape)}"
         raise TrainerError(
             f"validation has images of {_dims(validation.shape)}, the training set of "
-            f"{_dims(train.shape)}; they must be the same"
+            f"{_dims(train.shape)}{cropped}; they must be the same"
         )
     if len(train.classes) < len(validation.classes):
         raise TrainerError(

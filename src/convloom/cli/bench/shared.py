@@ -36,7 +36,7 @@ def settings(model: str, batch_size: int | None, data: str | None, device: str |
     flags = {"network": model, "batch_size": batch_size, "data": data, "device": device}
     with as_usage():
         config = resolve({}, flags)
-        check_names(config)
+        check_names(config, needs_files=False)
     return config
 
 

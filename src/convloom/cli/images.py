@@ -1,0 +1,141 @@
+"""How images come to the size that a network takes, in training and in tests.
+
+Images of a folder are decoded as squares of ``resize`` pixels, of which the network is given
+``image_size``: a random part where training augments, else the middle, or ten parts in a ten-crop
+test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from convloom.cli.terminal import dims
+from convloom.data import (
+    ArrayDataset,
+    Augmentation,
+    centre_crop,
+    decode_image,
+    decode_square,
+    is_image_folder,
+    quietly,
+    ten_crops,
+)
+from convloom.ir import ConvloomError
+from convloom.nn import Module
+from convloom.training.config import RunConfig
+from convloom.training.metrics import Evaluation, Totals, measured
+
+#: Sizes of the ImageNet habit: a 224 crop of 256.
+_CROP, _WHOLE = 224, 256
+
+
+def with_sizes(config: RunConfig, asked: Collection[str]) -> RunConfig:
+    """The settings with the sizes of a folder's images; without them for other data sets.
+
+    Args:
+        asked: the settings that a person gave; a recipe's sizes are meant for folders alone.
+    """
+    if not is_image_folder(config.data):
+        kept = {key: getattr(config, key) for key in ("resize", "image_size") if key in asked}
+        return replace(config, **{"resize": None, "image_size": None, **kept})
+    resize, size = config.resize, config.image_size
+    if "resize" in asked and "image_size" not in asked:
+        size = None
+    elif "image_size" in asked and "resize" not in asked:
+        resize = None
+    if resize is None:
+        resize = default_resize(size or _CROP)
+    return replace(config, resize=resize, image_size=size or max(1, round(resize * _CROP / _WHOLE)))
+
+
+def default_resize(size: int) -> int:
+    """The side of the squares of which crops of ``size`` are taken: 256 for 224."""
+    return round(size * _WHOLE / _CROP)
+
+
+def augmentation(config: RunConfig) -> Augmentation | None:
+    """What the settings do to training images."""
+    if not config.crop and not config.flip and not config.colour_noise:
+        return None
+    cropped = config.image_size is not None and config.image_size != config.resize
+    return Augmentation(
+        padding=config.crop,
+        flip=config.flip,
+        size=config.image_size if cropped else None,
+        noise=config.colour_noise,
+    )
+
+
+def cropped(
+    config: RunConfig, train: ArrayDataset, test: ArrayDataset
+) -> tuple[ArrayDataset, ArrayDataset]:
+    """The two parts as the network is given them; training images stay whole where crops of them
+    are drawn."""
+    size = config.image_size
+    if size is None or size == config.resize:
+        return train, test
+    whole = augmentation(config) is not None
+    return train if whole else train.centre_crop(size), test.centre_crop(size)
+
+
+def network_shape(config: RunConfig, train: ArrayDataset) -> tuple[int, int, int]:
+    """(C, H, W) of the network's input."""
+    drawn = augmentation(config)
+    return train.shape if drawn is None else drawn.shape(train.shape)
+
+
+def views_of(
+    path: Path, shape: tuple[int, int, int], resize: int | None, *, ten: bool
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """What of an image file a network of (C, H, W) inputs is shown, (views, C, H, W), and notes.
+
+    Args:
+        resize: as the network was trained; None for a network that takes images whole, to which
+            any file is resampled.
+        ten: ten crops in place of one view.
+
+    Raises:
+        ConvloomError: a file that cannot be decoded, or crops for a network that takes no squares.
+    """
+    if resize is None and not ten:
+        decoded = decode_image(path, shape)
+        return decoded.pixels[None], decoded.notes
+    size = square_of(shape)
+    with quietly():
+        decoded = decode_square(path, resize or default_resize(size))
+    whole = decoded.pixels[None]
+    views = ten_crops(whole, size) if ten else (centre_crop(whole, size),)
+    return np.concatenate(views), decoded.notes
+
+
+def square_of(shape: tuple[int, int, int]) -> int:
+    """The side of a network's inputs. Raises ConvloomError unless they are RGB squares."""
+    channels, height, width = shape
+    if channels != 3 or height != width:
+        raise ConvloomError(
+            f"crops are taken for networks of square inputs of 3 channels, this one takes "
+            f"{dims(shape)}"
+        )
+    return height
+
+
+def ten_crop_figures(
+    model: Module, dataset: ArrayDataset, size: int, *, batch_size: int, device: str
+) -> Evaluation:
+    """Figures of predictions averaged over ten crops of each image.
+
+    The loss is that of the mean probabilities.
+    """
+    totals = Totals()
+    for start in range(0, len(dataset), batch_size):
+        images = dataset.images[start : start + batch_size]
+        parts = [
+            model.predict(view, batch_size=batch_size, device=device)
+            for view in ten_crops(dataset.normalise(images), size)
+        ]
+        totals.add(measured(np.mean(parts, axis=0), dataset.labels[start : start + batch_size]))
+    return totals.means()
