@@ -1,6 +1,7 @@
 """The operations: what each one means. One file an op family."""
 
 from convloom.ops.activation import Activation, ActivationGrad, ReLU, ReLUGrad
+from convloom.ops.arithmetic import Mul, WeightedSum
 from convloom.ops.base import GradientScope, Op, from_json, to_json
 from convloom.ops.chain import (
     Chain,
@@ -20,6 +21,7 @@ from convloom.ops.fused import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
+    FusedSum,
     PooledConv2dGrad,
 )
 from convloom.ops.geometry import Pair, Window, pair
@@ -69,6 +71,7 @@ __all__ = [
     "FusedLinear",
     "FusedLinearDgrad",
     "FusedLinearWgrad",
+    "FusedSum",
     "GradientNorm",
     "GradientScope",
     "Linear",
@@ -76,6 +79,7 @@ __all__ = [
     "LinearWgrad",
     "MaxPool2d",
     "MaxPool2dGrad",
+    "Mul",
     "Op",
     "Operands",
     "Pair",
@@ -90,6 +94,7 @@ __all__ = [
     "TargetError",
     "TopKCorrect",
     "Unflatten",
+    "WeightedSum",
     "Window",
     "check_precision",
     "check_targets",
