@@ -13,7 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.ir import TensorSpec
-from convloom.ops import AvgPool2d, Conv2d, Linear, MaxPool2d, Op
+from convloom.ops import (
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool2d,
+    AvgPool2d,
+    Conv2d,
+    Linear,
+    MaxPool2d,
+    Op,
+)
 
 Shape = tuple[int, ...]
 
@@ -159,6 +167,47 @@ MAX_POOL: tuple[Case, ...] = tuple(_max_pool(*row) for row in _POOL_ROWS)
 
 AVG_POOL: tuple[Case, ...] = tuple(
     _avg_pool(row, count_include_pad=i % 3 > 0) for i, row in enumerate(_POOL_ROWS)
+)
+
+#: Pools whose channels go four at a time, with a divisor of their own, or over many cells.
+FOURS_POOL: tuple[Case, ...] = (
+    Case(MaxPool2d((3, 3), (2, 2)), ((2, 8, 13, 9),)),
+    Case(MaxPool2d((3, 3), (2, 2), (1, 1)), ((1, 64, 8, 9),)),
+    Case(MaxPool2d((2, 2), (2, 2)), ((3, 20, 6, 7),)),
+    Case(MaxPool2d((2, 3), (1, 2), (1, 1), (3, 2)), ((2, 4, 9, 11),)),
+    Case(MaxPool2d((9, 9), (2, 1)), ((1, 4, 12, 11),)),
+    Case(AvgPool2d((3, 3), (2, 2), (1, 1)), ((2, 8, 7, 9),)),
+    Case(AvgPool2d((2, 2), (2, 2), ceil_mode=True), ((3, 20, 5, 7),)),
+    Case(AvgPool2d((3, 2), (2, 3), (1, 1), True, False), ((2, 4, 8, 9),)),
+    Case(AvgPool2d((3, 3), (3, 3), divisor_override=-5), ((2, 68, 6, 6),)),
+    Case(AvgPool2d((7, 7), (7, 7)), ((3, 68, 7, 7),)),
+    Case(AvgPool2d((6, 7), (2, 1), (2, 3), True, False), ((2, 33, 9, 8),)),
+)
+
+#: cuda-convnet's pools: a start before, at and behind the first pixel, and windows that overhang.
+CLIPPED_POOL: tuple[Case, ...] = tuple(
+    Case(op, ((n, c, 7, 6),))
+    for n, c, start in ((1, 3, 0), (2, 4, -1), (3, 17, 2), (2, 8, -2))
+    for op in (
+        MaxPool2d((3, 3), (2, 2), (-start, -start), outputs=(3, 2), ties="all"),
+        MaxPool2d((3, 2), (2, 1), (-start, 0), outputs=(3, 6)),
+        AvgPool2d((3, 3), (2, 2), (-start, -start), False, False, outputs=(3, 2)),
+    )
+)
+
+#: Adaptive pools: windows that divide the image, that overlap, that are larger than an image of
+#: one cell, that repeat cells, and a global one.
+ADAPTIVE_POOL: tuple[Case, ...] = tuple(
+    Case(kind(output), ((n, c, *size),))
+    for n, c, size, output in (
+        (1, 3, (7, 5), (3, 2)),
+        (2, 17, (8, 6), (4, 3)),
+        (3, 4, (3, 2), (5, 7)),
+        (2, 8, (1, 9), (1, 4)),
+        (31, 1, (13, 11), (1, 1)),
+        (2, 36, (9, 8), (1, 1)),
+    )
+    for kind in (AdaptiveAvgPool2d, AdaptiveMaxPool2d)
 )
 
 #: Every pair of batch, inputs and outputs, as a Latin square; every second one has a bias.

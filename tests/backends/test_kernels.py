@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,14 +19,12 @@ from convloom.ops import (
     Dropout,
     DropoutGrad,
     Flatten,
-    FusedSum,
     GradientNorm,
     Linear,
     LinearDgrad,
     LinearWgrad,
     MaxPool2d,
     MaxPool2dGrad,
-    Mul,
     ReLU,
     ReLUGrad,
     Slice,
@@ -33,11 +32,12 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
-    WeightedSum,
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.fused import FusedLinear, FusedLinearDgrad, FusedLinearWgrad
+from tests.backends.gradients import pool_and_gradient
 from tests.backends.harness import compare, integers, normals, outcome, run_op
+from tests.zoo import ADAPTIVE_POOL, CLIPPED_POOL, FOURS_POOL, Case
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
 
@@ -108,16 +108,6 @@ class TestElementwise:
         compare(ReLU(), a, exact=True)
         compare(ReLUGrad(), a, b, exact=True)
         compare(Add(), a, b, exact=True)
-        compare(Mul(), a, b, exact=True)
-        compare(FusedSum((1.0, 1.0)), a, b, exact=True)
-
-    @pytest.mark.parametrize("count", (1, 3, 6))
-    def test_sums(self, count: int) -> None:
-        terms = [integers((3, 7), at) for at in range(count)]
-        some = tuple(float(at % 3) - 1 for at in range(count))
-        for coefficients in ((1.0,) * count, some):
-            compare(WeightedSum(coefficients), *terms, exact=True)
-            compare(FusedSum(coefficients), *terms, exact=True)
 
     def test_row_major_input_is_reordered(self) -> None:
         x = with_specials((3, 5, 70, 9), 0)
@@ -162,15 +152,31 @@ class TestPool:
         op = MaxPool2d(kernel, stride, padding, ceil_mode=ceil)
         compare(op, x, exact=True)
         y, index = op.reference(x)
-        compare(MaxPool2dGrad((11, 9)), integers(y.shape, 1), index, exact=True)
-
-    def test_max_gradient_of_many_channels(self) -> None:
-        _, index = MaxPool2d((3, 3), (1, 1)).reference(integers((2, 300, 5, 4), 0))
-        compare(MaxPool2dGrad((5, 4)), integers(index.shape, 1), index, exact=True)
+        grad = MaxPool2dGrad((11, 9), kernel, stride, padding)
+        compare(grad, integers(y.shape, 1), index, exact=True)
+        compare(replace(grad, ties="all"), integers(y.shape, 1), x, y, exact=True)
 
     def test_max_with_dilation(self) -> None:
         op = MaxPool2d((3, 2), (2, 1), (1, 1), dilation=(2, 3))
-        compare(op, normals((2, 5, 12, 10), 0), exact=True)
+        x = integers((2, 5, 12, 10), 0)
+        compare(op, x, exact=True)
+        y, index = op.reference(x)
+        grad = MaxPool2dGrad((12, 10), (3, 2), (2, 1), (1, 1), (2, 3))
+        compare(grad, integers(y.shape, 1), index, exact=True)
+        compare(replace(grad, ties="all"), integers(y.shape, 1), x, y, exact=True)
+
+    @pytest.mark.parametrize("case", (*CLIPPED_POOL, *ADAPTIVE_POOL, *FOURS_POOL), ids=str)
+    def test_zoo(self, case: Case) -> None:
+        """Forward and backward as a network would run them, on integers: ties are many."""
+        for op, *inputs in (one for one in pool_and_gradient(case)):
+            compare(op, *inputs, exact="Max" in op.name)
+
+    def test_ties_that_are_nan(self) -> None:
+        op = MaxPool2d((3, 3), (2, 2), ties="all")
+        x = with_specials((2, 5, 7, 7), 3)
+        (y,) = op.reference(x)
+        dy = with_specials(y.shape, 4)
+        compare(MaxPool2dGrad((7, 7), (3, 3), (2, 2), ties="all"), dy, x, y, exact=True)
 
     def test_max_passes_special_values(self) -> None:
         compare(MaxPool2d((3, 3), (2, 2), (1, 1)), with_specials((1, 2, 5, 5), 3), exact=True)
@@ -180,11 +186,15 @@ class TestPool:
     def test_gradient_adds_where_windows_overlap(self) -> None:
         x = np.zeros((1, 1, 5, 5), np.float32)
         _, index = MaxPool2d((3, 3), (2, 2)).reference(x)
-        (dx,) = run_op(MaxPool2dGrad((5, 5)), np.ones((1, 1, 2, 2), np.float32), index)
+        (dx,) = run_op(
+            MaxPool2dGrad((5, 5), (3, 3), (2, 2)), np.ones((1, 1, 2, 2), np.float32), index
+        )
         assert np.argwhere(dx[0, 0]).tolist() == [[0, 0], [0, 2], [2, 0], [2, 2]]
         row = np.array([[[[5, 3, 1, 2, 5]]]], np.float32)
         _, index = MaxPool2d((1, 2), (1, 1)).reference(row)
-        (dx,) = run_op(MaxPool2dGrad((1, 5)), np.ones((1, 1, 1, 4), np.float32), index)
+        (dx,) = run_op(
+            MaxPool2dGrad((1, 5), (1, 2), (1, 1)), np.ones((1, 1, 1, 4), np.float32), index
+        )
         assert dx.ravel().tolist() == [1, 1, 0, 1, 1]
 
     @pytest.mark.parametrize("kernel,stride,padding,ceil", POOLS)

@@ -5,7 +5,15 @@ import pytest
 import torch
 
 from convloom.ir import GraphBuilder, Role, ShapeError, TensorSpec
-from convloom.ops import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
+from convloom.ops import (
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool2d,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+    Op,
+)
 from tests import zoo
 from tests.ops.gradcheck import check, evaluate, gradients
 from tests.zoo import Case
@@ -19,8 +27,28 @@ def torch_max_pool(op: MaxPool2d, x: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 def torch_avg_pool(op: AvgPool2d, x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.avg_pool2d(
-        x, op.kernel, op.stride, op.padding, op.ceil_mode, op.count_include_pad
+        x,
+        op.kernel,
+        op.stride,
+        op.padding,
+        op.ceil_mode,
+        op.count_include_pad,
+        op.divisor_override,
     )
+
+
+def clipped(op: MaxPool2d | AvgPool2d, x: torch.Tensor) -> torch.Tensor:
+    """A pool of fixed ``outputs`` in PyTorch: window by window, each clipped to the image."""
+    rows = []
+    for p in range(op.outputs[0]):  # type: ignore[index]
+        row = []
+        for q in range(op.outputs[1]):  # type: ignore[index]
+            starts = [at * op.stride[i] - op.padding[i] for i, at in enumerate((p, q))]
+            (top, left), (high, wide) = starts, op.kernel
+            cells = x[:, :, max(top, 0) : top + high, max(left, 0) : left + wide]
+            row.append(cells.amax((2, 3)) if isinstance(op, MaxPool2d) else cells.mean((2, 3)))
+        rows.append(torch.stack(row, -1))
+    return torch.stack(rows, -2)
 
 
 @pytest.mark.parametrize("case", zoo.MAX_POOL, ids=str)
@@ -53,6 +81,51 @@ def test_avg_pool(case: Case) -> None:
     op = case.op
     assert isinstance(op, AvgPool2d)
     check(op, case.inputs(), lambda t: torch_avg_pool(op, t))
+
+
+@pytest.mark.parametrize("case", zoo.FOURS_POOL, ids=str)
+def test_pools_of_channels_in_fours(case: Case) -> None:
+    op = case.op
+    if isinstance(op, MaxPool2d):
+        check(op, [zoo.distinct(case.shapes[0])], lambda t: torch_max_pool(op, t)[0])
+    else:
+        assert isinstance(op, AvgPool2d)
+        check(op, case.inputs(), lambda t: torch_avg_pool(op, t))
+
+
+@pytest.mark.parametrize("case", zoo.CLIPPED_POOL, ids=str)
+def test_windows_of_a_fixed_number_are_clipped_to_the_image(case: Case) -> None:
+    op = case.op
+    assert isinstance(op, MaxPool2d | AvgPool2d)
+    check(op, [zoo.distinct(case.shapes[0])], lambda t: clipped(op, t))
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan])
+def test_every_tie_receives_the_full_gradient(value: float) -> None:
+    """Also where the maximum is NaN: so that what is not finite is never lost."""
+    x = np.full((1, 1, 5, 5), value)
+    dx = gradients(MaxPool2d((3, 3), (2, 2), ties="all"), [x], np.ones((1, 1, 2, 2)))[0]
+    once = np.array([1, 1, 2, 1, 1.0])
+    np.testing.assert_array_equal(dx[0, 0], np.outer(once, once))
+
+
+def torch_adaptive(op: Op, x: torch.Tensor) -> torch.Tensor:
+    f = torch.nn.functional
+    if isinstance(op, AdaptiveMaxPool2d):
+        return f.adaptive_max_pool2d(x, op.output)
+    assert isinstance(op, AdaptiveAvgPool2d)
+    return f.adaptive_avg_pool2d(x, op.output)
+
+
+@pytest.mark.parametrize("case", zoo.ADAPTIVE_POOL, ids=str)
+def test_adaptive_pool(case: Case) -> None:
+    x = zoo.distinct(case.shapes[0])
+    check(case.op, [x], lambda t: torch_adaptive(case.op, t))
+    if isinstance(case.op, AdaptiveMaxPool2d):
+        wanted = torch.nn.functional.adaptive_max_pool2d(
+            torch.from_numpy(x), case.op.output, return_indices=True
+        )[1]
+        np.testing.assert_array_equal(evaluate(case.op, x)[1], wanted.numpy())
 
 
 @pytest.mark.parametrize(
@@ -96,8 +169,15 @@ def test_values_that_are_not_finite_pass_the_average() -> None:
     np.testing.assert_array_equal(y[0, 0], [[np.nan, 1], [1, np.inf]])
 
 
-@pytest.mark.parametrize("op", [MaxPool2d((2, 2), (2, 2)), AvgPool2d((2, 2), (2, 2))], ids=str)
-def test_empty_batch(op: MaxPool2d | AvgPool2d) -> None:
+@pytest.mark.parametrize(
+    "op",
+    [
+        *(MaxPool2d((2, 2), (2, 2), ties=ties) for ties in ("first", "all")),
+        *(AvgPool2d((2, 2), (2, 2)), AdaptiveAvgPool2d((2, 3)), AdaptiveMaxPool2d((2, 3))),
+    ],
+    ids=str,
+)
+def test_empty_batch(op: Op) -> None:
     x = np.ones((0, 3, 5, 7))
     y = evaluate(op, x)[0]
     assert y.shape == (0, 3, 2, 3)
@@ -122,12 +202,21 @@ ERRORS = [
     (max_pool(2, padding=1), (0, 5), "would see only padding"),
     (AvgPool2d((3, 3), (1, 1), (2, 2)), (5, 5), "padding must be at most half"),
     (AvgPool2d((3, 3), (1, 1)), (5, 2), "covers 3 cells of width"),
+    (AvgPool2d((2, 2), (1, 1), divisor_override=0), (5, 5), "must not be 0"),
+    (AvgPool2d((2, 2), (1, 1), outputs=(2, 2)), (5, 5), "need count_include_pad=False"),
+    (MaxPool2d((2, 2), (3, 3), outputs=(3, 2)), (5, 5), "would see only padding"),
+    (MaxPool2d((2, 2), (3, 3), (2, 0), outputs=(2, 2)), (5, 5), "would see only padding"),
+    (MaxPool2d((2, 2), (3, 3), (-5, 0), outputs=(1, 2)), (5, 5), "would see only padding"),
+    (MaxPool2d((2, 2), (3, 3), outputs=(0, 2)), (5, 5), "outputs must be at least 1"),
+    (MaxPool2d((2, 2), (3, 3), ties="some"), (5, 5), "ties must be 'first' or 'all'"),
+    (AdaptiveAvgPool2d((0, 2)), (5, 5), "to 0x2 is impossible"),
+    (AdaptiveMaxPool2d((1, 1)), (5, 0), "of 5x0 to 1x1 is impossible"),
 ]
 
 
 @pytest.mark.parametrize("op, size, message", ERRORS)
 def test_impossible_geometry(  # type: ignore[no-untyped-def]
-    op: MaxPool2d | AvgPool2d, size: tuple[int, int], message: str
+    op: Op, size: tuple[int, int], message: str
 ) -> None:
     builder = GraphBuilder()
     builder.declare("x", TensorSpec((2, 3, *size)), Role.INPUT)
@@ -143,7 +232,11 @@ def test_an_input_without_image_axes() -> None:
 def test_gradient_ops_refuse_shapes_that_do_not_fit() -> None:
     dy, index = TensorSpec((2, 3, 2, 2)), TensorSpec((2, 3, 2, 3), "int32")
     with pytest.raises(ShapeError, match="does not fit the indices"):
-        MaxPool2dGrad((4, 6)).infer(dy, index)
+        MaxPool2dGrad((4, 6), (2, 2), (2, 2)).infer(dy, index)
+    with pytest.raises(ShapeError, match="does not fit the maxima"):
+        MaxPool2dGrad((4, 6), (2, 2), (2, 2), ties="all").infer(dy, dy, index)
+    with pytest.raises(ShapeError, match="is not of the size"):
+        MaxPool2dGrad((4, 6), (2, 2), (2, 2), ties="all").infer(dy, dy, dy)
     with pytest.raises(ShapeError, match="does not fit an input of"):
         AvgPool2dGrad((2, 2), (2, 2), size=(4, 6)).infer(dy)
 
@@ -158,4 +251,4 @@ def test_flops_and_bytes() -> None:
     assert op.infer(x) == (y, index)
     assert op.flops((x,), (y, index)) == 4 * y.size
     assert op.nbytes((x,), (y, index)) == 4 * (x.size + 2 * y.size)
-    assert MaxPool2dGrad((8, 8)).flops((y, index), (x,)) == y.size
+    assert MaxPool2dGrad((8, 8), (2, 2), (2, 2)).flops((y, index), (x,)) == y.size

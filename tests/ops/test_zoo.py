@@ -99,6 +99,18 @@ def test_every_possible_pair_occurs(
     assert wanted - found == set()
 
 
-@pytest.mark.parametrize("name", ["CONV", "MAX_POOL", "AVG_POOL", "LINEAR", "ELEMENTWISE"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CONV",
+        "MAX_POOL",
+        "AVG_POOL",
+        "FOURS_POOL",
+        "CLIPPED_POOL",
+        "ADAPTIVE_POOL",
+        "LINEAR",
+        "ELEMENTWISE",
+    ],
+)
 def test_tables_are_small(name: str) -> None:
     assert len(getattr(zoo, name)) <= 25

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 from convloom.backends.launch import Workspace
 from convloom.ir import Layout, Node, TensorSpec
-from convloom.ops.activation import KINDS
 
 Specs = Mapping[str, TensorSpec]
 
@@ -26,11 +25,6 @@ def dtypes(node: Node, specs: Specs) -> tuple[str, ...]:
 def same_order(a: Layout, b: Layout) -> bool:
     """Whether two layouts are the same order in memory (KRSC is NHWC by another name)."""
     return (a.order, a.view) == (b.order, b.view)
-
-
-def activation_number(kind: str) -> int:
-    """What kernels call an activation: 0 is none, 1 the rectifier, then KINDS in their order."""
-    return ("none", "relu", *KINDS).index(kind)
 
 
 @dataclass

@@ -50,7 +50,9 @@ def conv_geometry(
     return strides, paddings, dilations, whole(groups, "groups")
 
 
-def pool_window(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any) -> Window:
+def pool_window(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, outputs: Any = None
+) -> Window:
     """The window of a pooling layer, checked; the stride is the kernel unless given."""
     size = pair(kernel, "kernel_size")
     window = Window(
@@ -59,9 +61,10 @@ def pool_window(kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode
         pair(padding, "padding"),
         pair(dilation, "dilation"),
         bool(ceil_mode),
+        None if outputs is None else pair(outputs, "outputs"),
     )
     window.check()
-    for axis in range(2):
+    for axis in range(2) if outputs is None else ():
         if 2 * window.padding[axis] > window.extent(axis):
             raise ShapeError(
                 f"padding must be at most half of what the window covers, it is {window.padding} "
@@ -100,10 +103,25 @@ def no_indices(return_indices: Any) -> None:
         raise ArgumentError("return_indices is not supported, a layer gives one tensor")
 
 
-def no_divisor(divisor_override: Any) -> None:
-    """Raises ArgumentError if another divisor is wanted."""
-    if divisor_override is not None:
-        raise ArgumentError("divisor_override is not supported, only count_include_pad")
+def divisor(divisor_override: Any) -> int | None:
+    """What an average divides by instead of the number of cells, or None. Raises ShapeError."""
+    if divisor_override is None:
+        return None
+    number = _integer(divisor_override)
+    if number is None or number == 0:
+        raise ShapeError(
+            f"divisor_override must be a whole number other than 0, it is {divisor_override!r}"
+        )
+    return number
+
+
+def output_size(value: Any) -> tuple[int | None, int | None]:
+    """``3``, ``(3, 5)`` or ``(3, None)``; None keeps the input's extent. Raises ShapeError."""
+    values = list(value) if isinstance(value, (tuple, list)) else [value, value]
+    if len(values) != 2:
+        raise ShapeError(f"output_size must be one whole number or a pair of them, it is {value!r}")
+    height, width = (v if v is None else whole(v, "output_size") for v in values)
+    return height, width
 
 
 def no_placement(device: Any, dtype: Any) -> None:

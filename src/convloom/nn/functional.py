@@ -9,9 +9,20 @@ from convloom.ir import ShapeError
 from convloom.nn import arguments
 from convloom.nn.parameter import Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError
-from convloom.ops import Activation, AvgPool2d, Concat, Conv2d, Linear, MaxPool2d, Mul, WeightedSum
+from convloom.ops import (
+    Activation,
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool2d,
+    AvgPool2d,
+    Concat,
+    Conv2d,
+    Linear,
+    MaxPool2d,
+    Pair,
+)
 
 _Size = int | tuple[int, int]
+_OutputSize = int | tuple[int | None, int | None] | None
 
 
 def conv2d(
@@ -132,13 +143,20 @@ def max_pool2d(
     dilation: _Size = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
+    *,
+    outputs: _Size | None = None,
+    ties: str = "first",
 ) -> SymbolicTensor:
-    """The greatest element of each window; ``stride`` is the kernel size unless given."""
+    """The greatest element of each window; ``stride`` is the kernel size unless given.
+
+    ``outputs`` and ``ties`` are explained at ``nn.MaxPool2d``.
+    """
     x = _tensor(input, "max_pool2d")
     arguments.no_indices(return_indices)
-    window = arguments.pool_window(kernel_size, stride, padding, dilation, ceil_mode)
-    op = MaxPool2d(window.kernel, window.stride, window.padding, window.dilation, window.ceil_mode)
-    return x.tracer.apply(op, x, function="max_pool2d", extra=["index"])
+    w = arguments.pool_window(kernel_size, stride, padding, dilation, ceil_mode, outputs)
+    op = MaxPool2d(w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode, w.outputs, ties)
+    extra = ["index"] if op.arity_out > 1 else []
+    return x.tracer.apply(op, x, function="max_pool2d", extra=extra)
 
 
 def avg_pool2d(
@@ -149,15 +167,50 @@ def avg_pool2d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
+    *,
+    outputs: _Size | None = None,
 ) -> SymbolicTensor:
-    """The mean of each window; ``stride`` is the kernel size unless given."""
+    """The mean of each window; ``stride`` is the kernel size unless given.
+
+    ``outputs`` is explained at ``nn.AvgPool2d``.
+    """
     x = _tensor(input, "avg_pool2d")
-    arguments.no_divisor(divisor_override)
-    window = arguments.pool_window(kernel_size, stride, padding, 1, ceil_mode)
-    op = AvgPool2d(
-        window.kernel, window.stride, window.padding, window.ceil_mode, bool(count_include_pad)
-    )
+    w = arguments.pool_window(kernel_size, stride, padding, 1, ceil_mode, outputs)
+    counted, divisor = bool(count_include_pad), arguments.divisor(divisor_override)
+    op = AvgPool2d(w.kernel, w.stride, w.padding, w.ceil_mode, counted, divisor, w.outputs)
     return x.tracer.apply(op, x, function="avg_pool2d")
+
+
+def adaptive_avg_pool2d(input: SymbolicTensor, output_size: _OutputSize) -> SymbolicTensor:
+    """The mean of each of ``output_size`` windows that cover the image in nearly equal parts."""
+    x = _tensor(input, "adaptive_avg_pool2d")
+    output, kernel = _adapted(x, output_size, "adaptive_avg_pool2d")
+    op = AdaptiveAvgPool2d(output) if kernel is None else AvgPool2d(kernel, kernel)
+    return x.tracer.apply(op, x, function="adaptive_avg_pool2d")
+
+
+def adaptive_max_pool2d(
+    input: SymbolicTensor, output_size: _OutputSize, return_indices: bool = False
+) -> SymbolicTensor:
+    """The greatest element of each of ``output_size`` windows, as ``adaptive_avg_pool2d``'s."""
+    x = _tensor(input, "adaptive_max_pool2d")
+    arguments.no_indices(return_indices)
+    output, kernel = _adapted(x, output_size, "adaptive_max_pool2d")
+    op = AdaptiveMaxPool2d(output) if kernel is None else MaxPool2d(kernel, kernel)
+    return x.tracer.apply(op, x, function="adaptive_max_pool2d", extra=["index"])
+
+
+def _adapted(
+    x: SymbolicTensor, output_size: _OutputSize, function: str
+) -> tuple[Pair, Pair | None]:
+    """The output's size, and the kernel of the sliding pool that is the same if there is one."""
+    if x.ndim != 4:
+        raise ShapeError(f"{function} needs an input of shape (N, C, H, W), it got {x.shape}")
+    wished, size = arguments.output_size(output_size), x.shape[2:]
+    height, width = (s if w is None else w for w, s in zip(wished, size, strict=True))
+    if size[0] == 0 or size[1] == 0 or size[0] % height or size[1] % width:
+        return (height, width), None
+    return (height, width), (size[0] // height, size[1] // width)
 
 
 def dropout(
@@ -180,23 +233,6 @@ def flatten(input: SymbolicTensor, start_dim: int = 1, end_dim: int = -1) -> Sym
 def add(input: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
     """The sum of two tensors of one shape."""
     return _tensor(input, "add") + _tensor(other, "add")
-
-
-def mul(input: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
-    """The product of two tensors of one shape, element by element."""
-    x = _tensor(input, "mul")
-    return x.tracer.apply(Mul(), x, _tensor(other, "mul"), function="mul")
-
-
-def weighted_sum(
-    tensors: Sequence[SymbolicTensor], coefficients: Sequence[float]
-) -> SymbolicTensor:
-    """The sum of ``coefficients[i] * tensors[i]``, all of one shape (cuda-convnet's eltsum)."""
-    if not tensors:
-        raise TraceError("weighted_sum needs at least one tensor, the list is empty")
-    parts = [_tensor(tensor, "weighted_sum") for tensor in tensors]
-    factors = tuple(arguments.number(c, "a coefficient") for c in coefficients)
-    return parts[0].tracer.apply(WeightedSum(factors), *parts, function="weighted_sum")
 
 
 def concat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:

@@ -1,7 +1,17 @@
 """The operations: what each one means. One file an op family."""
 
-from convloom.ops.activation import Activation, ActivationGrad, ReLU, ReLUGrad
-from convloom.ops.arithmetic import Mul, WeightedSum
+from convloom.ops.activation import (
+    Activation,
+    ActivationGrad,
+    ReLU,
+    ReLUGrad,
+)
+from convloom.ops.adaptive_pool import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool2dGrad,
+)
 from convloom.ops.base import GradientScope, Op, from_json, to_json
 from convloom.ops.chain import (
     Chain,
@@ -21,7 +31,6 @@ from convloom.ops.fused import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
-    FusedSum,
     PooledConv2dGrad,
 )
 from convloom.ops.geometry import Pair, Window, pair
@@ -48,6 +57,10 @@ __all__ = [
     "Activation",
     "ActivationGrad",
     "AdamW",
+    "AdaptiveAvgPool2d",
+    "AdaptiveAvgPool2dGrad",
+    "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool2dGrad",
     "Add",
     "AvgPool2d",
     "AvgPool2dGrad",
@@ -71,7 +84,6 @@ __all__ = [
     "FusedLinear",
     "FusedLinearDgrad",
     "FusedLinearWgrad",
-    "FusedSum",
     "GradientNorm",
     "GradientScope",
     "Linear",
@@ -79,7 +91,6 @@ __all__ = [
     "LinearWgrad",
     "MaxPool2d",
     "MaxPool2dGrad",
-    "Mul",
     "Op",
     "Operands",
     "Pair",
@@ -94,7 +105,6 @@ __all__ = [
     "TargetError",
     "TopKCorrect",
     "Unflatten",
-    "WeightedSum",
     "Window",
     "check_precision",
     "check_targets",

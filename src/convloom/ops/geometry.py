@@ -25,13 +25,18 @@ def pair(value: int | tuple[int, int], what: str) -> Pair:
 
 @dataclass(frozen=True)
 class Window:
-    """A sliding window; each pair is (height, width)."""
+    """A sliding window; each pair is (height, width).
+
+    ``outputs`` fixes the number of positions, whatever the input's size, and lets windows overhang
+    the input on the far side. Only then may ``padding`` be negative: windows start inside.
+    """
 
     kernel: Pair
     stride: Pair
     padding: Pair
     dilation: Pair = (1, 1)
     ceil_mode: bool = False
+    outputs: Pair | None = None
 
     def output(self, size: Pair) -> Pair:
         """Number of window positions over an input of ``size``.
@@ -50,8 +55,9 @@ class Window:
         for what, values, least in (
             ("kernel size", self.kernel, 1),
             ("stride", self.stride, 1),
-            ("padding", self.padding, 0),
+            ("padding", self.padding, 0 if self.outputs is None else -_LIMIT),
             ("dilation", self.dilation, 1),
+            ("outputs", self.outputs or (1, 1), 1),
         ):
             if min(values) < least:
                 raise ShapeError(f"{what} must be at least {least}, it is {values}")
@@ -63,6 +69,8 @@ class Window:
         return self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def _positions(self, size: Pair, axis: int) -> int:
+        if self.outputs is not None:
+            return self.outputs[axis]
         padding, stride = self.padding[axis], self.stride[axis]
         room = size[axis] + 2 * padding - self.extent(axis)
         if room + (stride - 1 if self.ceil_mode else 0) < 0:

@@ -2,8 +2,7 @@
 
 It stands in for the device beneath storage, executables and resident data, so that they are tested
 where no GPU is. Threads of a block run one after the other, which is enough for kernels that never
-wait for each other (the naive rung); whether kernels are right is the simulator's business. Graphs
-run their launches in another order than they were asked for, if their dependencies allow any.
+wait for each other (the naive rung); whether kernels are right is the simulator's business.
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +20,6 @@ from convloom.backends.base import DeviceError
 from convloom.backends.cuda.gpu import Call, OutOfMemoryError
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.nvrtc import expression_of, translation_unit
-from convloom.backends.cuda.overlap import Access, dependencies
 
 _HEADER = r"""
 #include <cmath>
@@ -120,7 +117,7 @@ class HostGpu:
     replayed: int = 0
     broken: set[str] = field(default_factory=set)
     _functions: dict[Specialisation, Callable[..., None]] = field(default_factory=dict)
-    _recording: list[tuple[Callable[[], None], Access | None]] | None = None
+    _recording: list[Callable[[], None]] | None = None
 
     def free_bytes(self) -> int:
         return self.total - self.used
@@ -183,7 +180,7 @@ class HostGpu:
             if call.kernel.name in self.broken:
                 raise DeviceError(f"{call.title}: cannot be launched")
             if self._recording is not None:
-                self._recording.append((work, call.access))
+                self._recording.append(work)
             else:
                 self.launched.append(call.kernel.name)
                 work()
@@ -198,12 +195,11 @@ class HostGpu:
             self._recording = None
         self.captured += 1
         self.recorded.append(len(recorded))
-        order = latest_first(dependencies([access for _, access in recorded]))
 
         def replay() -> None:
             self.replayed += 1
-            for number in order:
-                recorded[number][0]()
+            for one in recorded:
+                one()
 
         return replay
 
@@ -212,29 +208,6 @@ class HostGpu:
 
     def synchronize(self) -> None:
         pass
-
-
-def latest_first(waits: Sequence[Sequence[int]]) -> list[int]:
-    """An order that keeps the dependencies and is far from that of the numbers.
-
-    Of what may run next it takes what was asked for last.
-    """
-    followers: list[list[int]] = [[] for _ in waits]
-    for number, others in enumerate(waits):
-        for other in others:
-            followers[other].append(number)
-    left = [len(others) for others in waits]
-    ready = [-number for number, count in enumerate(left) if not count]
-    heapify(ready)
-    order = []
-    while ready:
-        number = -heappop(ready)
-        order.append(number)
-        for follower in followers[number]:
-            left[follower] -= 1
-            if not left[follower]:
-                heappush(ready, -follower)
-    return order
 
 
 def _word(value: int | float) -> int:

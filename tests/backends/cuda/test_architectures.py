@@ -19,9 +19,11 @@ from convloom.backends.cuda.selectors import RUNGS
 from convloom.ir import ROW_MAJOR, Layout
 from convloom.ops import (
     SGD,
-    Activation,
-    ActivationGrad,
     AdamW,
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AdaptiveMaxPool2d,
+    AdaptiveMaxPool2dGrad,
     Add,
     AvgPool2d,
     AvgPool2dGrad,
@@ -39,14 +41,12 @@ from convloom.ops import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
-    FusedSum,
     GradientNorm,
     Linear,
     LinearDgrad,
     LinearWgrad,
     MaxPool2d,
     MaxPool2dGrad,
-    Mul,
     PooledConv2dGrad,
     ReLU,
     ReLUGrad,
@@ -55,9 +55,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
-    WeightedSum,
 )
-from convloom.ops.activation import KINDS
 from convloom.ops.base import Op
 from convloom.ops.control import counter_vector, hyper_vector
 from tests.backends.harness import one_node
@@ -113,19 +111,22 @@ def problems() -> Iterator[Problem]:
     image, small = f(4, 6, 9, 8), f(4, 6, 4, 4)
     yield BiasGrad(), (image,), None
     yield MaxPool2d((2, 2), (2, 2)), (image,), None
-    yield MaxPool2dGrad((9, 8)), (small, i(4, 6, 4, 4)), None
+    yield MaxPool2dGrad((9, 8), (2, 2), (2, 2)), (small, i(4, 6, 4, 4)), None
     yield AvgPool2d((2, 2), (2, 2)), (image,), None
     yield AvgPool2dGrad((2, 2), (2, 2), size=(9, 8)), (small,), None
+    wide, pooled = f(4, 16, 13, 13), f(4, 16, 6, 6)
+    for ties, rest in (("first", (i(4, 16, 6, 6),)), ("all", (wide, pooled))):
+        yield MaxPool2d((3, 3), (2, 2), ties=ties), (wide,), None
+        yield MaxPool2dGrad((13, 13), (3, 3), (2, 2), ties=ties), (pooled, *rest), None
+    yield AvgPool2d((3, 3), (2, 2)), (wide,), None
+    yield AvgPool2dGrad((3, 3), (2, 2), size=(13, 13)), (pooled,), None
+    yield AdaptiveAvgPool2d((1, 1)), (wide,), None
+    yield AdaptiveAvgPool2dGrad((13, 13)), (pooled,), None
+    yield AdaptiveMaxPool2d((6, 6)), (wide,), None
+    yield AdaptiveMaxPool2dGrad((13, 13)), (pooled, i(4, 16, 6, 6)), None
     yield ReLU(), (image,), None
     yield ReLUGrad(), (image, image), None
-    for kind in KINDS:
-        op = Activation(kind, 1.0, 1.0)
-        yield op, (image,), None
-        yield ActivationGrad(kind, 1.0, 1.0), (image,) * (2 if op.reads else 1), None
     yield Add(), (image, image), None
-    yield WeightedSum((1.0, 0.5, 2.0)), (image,) * 3, None
-    yield FusedSum((1.0, 1.0)), (image, image), None
-    yield Mul(), (image, image), None
     yield Dropout(0.3, 1), (image, counter_vector(1, 2)), None
     yield DropoutGrad(0.3), (image, np.zeros(image.shape, np.uint8)), None
     yield Concat(), (image, image), None

@@ -25,8 +25,6 @@ from convloom.nn import CrossEntropyLoss
 from convloom.nn.models import lenet
 from convloom.ops import (
     SGD,
-    Activation,
-    ActivationGrad,
     AdamW,
     Add,
     AvgPool2d,
@@ -45,14 +43,12 @@ from convloom.ops import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
-    FusedSum,
     GradientNorm,
     Linear,
     LinearDgrad,
     LinearWgrad,
     MaxPool2d,
     MaxPool2dGrad,
-    Mul,
     PooledConv2dGrad,
     ReLU,
     ReLUGrad,
@@ -61,14 +57,24 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
-    WeightedSum,
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
+from tests.backends.gradients import pool_and_gradient
 from tests.backends.harness import assert_close, integers, normals, outcome
-from tests.backends.test_activation import family_trials
-from tests.zoo import AVG_POOL, CLASSES, CONV, ELEMENTWISE, LINEAR, MAX_POOL, Case
+from tests.zoo import (
+    ADAPTIVE_POOL,
+    AVG_POOL,
+    CLASSES,
+    CLIPPED_POOL,
+    CONV,
+    ELEMENTWISE,
+    FOURS_POOL,
+    LINEAR,
+    MAX_POOL,
+    Case,
+)
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
 
@@ -307,36 +313,9 @@ class TestElementwise:
                 Trial(ReLU(), (a,), True),
                 Trial(ReLUGrad(), (a, b), True),
                 Trial(Add(), (a, b), True),
-                Trial(Mul(), (a, b), True),
-                Trial(FusedSum((1.0, 1.0)), (a, b), True),
                 Trial(Dropout(0.3, stream=99), (a, counter), True),
                 Trial(DropoutGrad(0.4), (b, mask), True),
             ]
-        check(trials, backend, rung)
-
-    def test_activations(self, backend: Backend, rung: str) -> None:
-        """Every function of the family: a few elements, and several blocks with a tail."""
-        trials = [*family_trials((3, 5), True), *family_trials((1, 3, 19, 23), True)]
-        assert check(trials, backend, rung) in (0, len(trials))
-
-    def test_activations_exact_on_integers(self, backend: Backend, rung: str) -> None:
-        x, dy = integers((2, 5, 7, 9), 0), integers((2, 5, 7, 9), 1)
-        trials = []
-        for op in (Activation("clamp", -1.0, 2.0), Activation("linear", 2.0, -1.0)):
-            kept = {"y": op.reference(x), "": ()}[op.reads]
-            trials.append(Trial(op, (x,), True))
-            trials.append(Trial(ActivationGrad(op.kind, op.a, op.b), (dy, *kept), True))
-        check(trials, backend, rung)
-
-    def test_sums(self, backend: Backend, rung: str) -> None:
-        """One to nine terms, more than one launch adds, with coefficients and without."""
-        trials = []
-        for count in (1, 2, 3, 4, 5, 9):
-            terms = tuple(integers((3, 7), at) for at in range(count))
-            some = tuple(float(at % 3) - 1 for at in range(count))
-            for coefficients in ((1.0,) * count, some):
-                trials.append(Trial(WeightedSum(coefficients), terms, True))
-                trials.append(Trial(FusedSum(coefficients), terms, True))
         check(trials, backend, rung)
 
     def test_other_orders(self, backend: Backend, rung: str) -> None:
@@ -372,10 +351,21 @@ class TestPool:
             assert isinstance(op, MaxPool2d)
             x = case.integers()[0]  # many ties
             y, index = op.reference(x)
+            window = (op.kernel, op.stride, op.padding, op.dilation)
+            dy = integers(y.shape, 1)
             trials += [
                 Trial(op, (x,), True),
-                Trial(MaxPool2dGrad(x.shape[2:]), (integers(y.shape, 1), index), True),
+                Trial(MaxPool2dGrad(x.shape[2:], *window), (dy, index), True),
+                Trial(MaxPool2dGrad(x.shape[2:], *window, ties="all"), (dy, x, y), True),
             ]
+        check(trials, backend, rung)
+
+    def test_fours_clipped_and_adaptive(self, backend: Backend, rung: str) -> None:
+        trials = [
+            Trial(op, tuple(inputs), "Max" in op.name)
+            for case in (*FOURS_POOL, *CLIPPED_POOL, *ADAPTIVE_POOL)
+            for op, *inputs in pool_and_gradient(case)
+        ]
         check(trials, backend, rung)
 
     def test_max_passes_special_values(self, backend: Backend, rung: str) -> None:
@@ -385,6 +375,13 @@ class TestPool:
             Trial(op, (with_specials((1, 2, 5, 5), 3),), True),
             Trial(MaxPool2d((2, 2), (2, 2)), (low,), True),
         ]
+        for shape in ((1, 2, 7, 7), (2, 4, 7, 7)):
+            tied = MaxPool2d((3, 3), (2, 2), ties="all")
+            x = with_specials(shape, 5)
+            (y,) = tied.reference(x)
+            dy = with_specials(y.shape, 6)
+            grad = MaxPool2dGrad((7, 7), (3, 3), (2, 2), ties="all")
+            trials += [Trial(tied, (x,), True), Trial(grad, (dy, x, y), True)]
         check(trials, backend, rung)
 
     def test_row_major_memory(self, backend: Backend, rung: str) -> None:
@@ -393,7 +390,10 @@ class TestPool:
         trials = []
         for a, b in itertools.product((ROW_MAJOR, NHWC), repeat=2):
             trials.append(Trial(op, (x,), True, layouts=(a, b, b)))
-            trials.append(Trial(MaxPool2dGrad((8, 8)), (y, index), True, layouts=(b, b, a)))
+            grad = MaxPool2dGrad((8, 8), (3, 3), (2, 2))
+            trials.append(Trial(grad, (y, index), True, layouts=(b, b, a)))
+            tied = MaxPool2dGrad((8, 8), (3, 3), (2, 2), ties="all")
+            trials.append(Trial(tied, (y, x, y), True, layouts=(b, a, b, a)))
         check(trials, backend, rung)
 
     def test_average(self, backend: Backend, rung: str) -> None:

@@ -57,7 +57,13 @@ def _max_pool2d(op: Any) -> Callable[..., torch.Tensor]:
 
 def _avg_pool2d(op: Any) -> Callable[..., torch.Tensor]:
     return lambda x: functional.avg_pool2d(
-        x, op.kernel, op.stride, op.padding, op.ceil_mode, op.count_include_pad
+        x,
+        op.kernel,
+        op.stride,
+        op.padding,
+        op.ceil_mode,
+        op.count_include_pad,
+        op.divisor_override,
     )
 
 
@@ -67,6 +73,8 @@ _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
     "ReLU": lambda op: functional.relu,
     "MaxPool2d": _max_pool2d,
     "AvgPool2d": _avg_pool2d,
+    "AdaptiveAvgPool2d": lambda op: lambda x: functional.adaptive_avg_pool2d(x, op.output),
+    "AdaptiveMaxPool2d": lambda op: lambda x: functional.adaptive_max_pool2d(x, op.output),
     "Flatten": lambda op: lambda x: x.flatten(1),
     "Add": lambda op: torch.add,
     "Concat": lambda op: lambda *parts: torch.cat(parts, 1),

@@ -1,8 +1,8 @@
 // y = greatest element of each window, index = its h * W + w in the plane. Images are NHWC.
 //
-// Arguments: x, y, index, H, W, P, Q (output size). An item is one output row of one image;
-// vectors run along channels. The first of equal elements in scan order wins; NaN beats every
-// number and the last NaN wins, as in torch.nn.MaxPool2d.
+// Arguments: x, y, index (0 unless INDEX), H, W, P, Q (output size). An item is one output row of
+// one image; vectors run along channels. The first of equal elements in scan order wins; NaN beats
+// every number and the last NaN wins, as in torch.nn.MaxPool2d.
 // Limit: one load and two selects a tap; lanes idle where C is below LANES.
 #include "pool.h"
 
@@ -11,15 +11,16 @@ namespace convloom {
 template <class P>
 void max_pool(const Arg* args, long item, Worker*) {
     const i64 H = args[3].integer, W = args[4].integer;
-    const i64 rows = args[5].integer, cols = args[6].integer;
-    const i64 image = item / rows, p = item % rows;
+    const RowWindows<P> rows{H, args[5].integer};
+    const ColWindows<P> cols{W, args[6].integer};
+    const i64 image = item / rows.positions, p = item % rows.positions;
     const f32* x = static_cast<const f32*>(args[0].address) + image * H * W * P::C;
-    f32* y = static_cast<f32*>(args[1].address) + item * cols * P::C;
-    i32* index = static_cast<i32*>(args[2].address) + item * cols * P::C;
-    const Range r = taps_inside<P::KH, P::SH, P::PH, P::DH>(p, H);
-    for (i64 q = 0; q < cols; ++q) {
-        const Range s = taps_inside<P::KW, P::SW, P::PW, P::DW>(q, W);
-        const i64 corner = (p * P::SH - P::PH) * W + q * P::SW - P::PW;
+    f32* y = static_cast<f32*>(args[1].address) + item * cols.positions * P::C;
+    i32* index = static_cast<i32*>(args[2].address) + item * cols.positions * P::C;
+    const Range r = rows.taps(p);
+    for (i64 q = 0; q < cols.positions; ++q) {
+        const Range s = cols.taps(q);
+        const i64 corner = rows.start(p) * W + cols.start(q);
         for (i64 c = 0; c < P::C; c += LANES) {
             const i64 left = P::C - c;
             const i64 start = corner + r.first * P::DH * W + s.first * P::DW;
@@ -35,10 +36,12 @@ void max_pool(const Arg* args, long item, Worker*) {
                 }
             }
             store_tail(y + q * P::C + c, best, left);
-            if (left >= LANES)
-                store_i32(index + q * P::C + c, place);
-            else
-                for (i64 l = 0; l < left; ++l) index[q * P::C + c + l] = place[l];
+            if constexpr (P::INDEX) {
+                if (left >= LANES)
+                    store_i32(index + q * P::C + c, place);
+                else
+                    for (i64 l = 0; l < left; ++l) index[q * P::C + c + l] = place[l];
+            }
         }
     }
 }

@@ -135,6 +135,13 @@ CL_INLINE vec load_tail(const f32* p, long n) {
     return n >= LANES ? load(p) : load_partial(p, n > 0 ? n : 0);
 }
 
+CL_INLINE ivec load_i32_tail(const i32* p, long n) {
+    if (n >= LANES) return load_i32(p);
+    ivec v{};
+    for (long i = 0; i < n; i++) v[i] = p[i];
+    return v;
+}
+
 CL_INLINE void store_tail(f32* p, vec v, long n) {
     if (n >= LANES)
         store(p, v);

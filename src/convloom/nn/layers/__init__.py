@@ -18,13 +18,20 @@ from convloom.nn.layers.container import ModuleList, Sequential
 from convloom.nn.layers.conv import Conv2d
 from convloom.nn.layers.dropout import Dropout
 from convloom.nn.layers.linear import Linear
-from convloom.nn.layers.pool import AvgPool2d, MaxPool2d
+from convloom.nn.layers.pool import (
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool2d,
+    AvgPool2d,
+    MaxPool2d,
+)
 from convloom.nn.layers.shape import Flatten, Identity
 
 __all__ = [
     "ELU",
     "GELU",
     "Activation",
+    "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool2d",
     "AvgPool2d",
     "Conv2d",
     "Dropout",

@@ -1,23 +1,21 @@
-// dx = 0, then dx[index] += dy for every window, in scan order
+// dx = sum of dy over the windows that the input won; with TIES over those whose maximum it equals
 //
-// One thread a plane (one channel of one image), so no two threads meet and sums have one order.
-// CELLS is the size of an input plane, WINDOWS of an output plane; XROW, YROW: 1 for NCHW.
-// Limit: N*C threads; a chain of dependent reads and writes in each.
-#include "device/index.cuh"
+// One thread an input, in the memory order of dx: it gathers from the few windows that hold it, in
+// scan order, so nothing is added by two threads. `index` is there without TIES, x and y with.
+// Limit: memory; indices of 64 bits.
+#include "device/pool.cuh"
 
 template <class P>
-__global__ void max_pool_grad_naive(const f32* dy, const i32* index, f32* dx, i64 n) {
-    const i64 plane = global_thread();
-    if (plane >= n * P::C) return;
-    const i64 image = plane / P::C, channel = plane % P::C;
-    const auto x_at = [&](i64 cell) {
-        return image * P::C * P::CELLS +
-               offset_of<P::C, 1, P::CELLS, P::XROW != 0>(channel, 0, cell);
-    };
-    for (i64 cell = 0; cell < P::CELLS; ++cell) dx[x_at(cell)] = 0.0f;
-    for (i64 window = 0; window < P::WINDOWS; ++window) {
-        const i64 from = image * P::C * P::WINDOWS +
-                         offset_of<P::C, 1, P::WINDOWS, P::YROW != 0>(channel, 0, window);
-        dx[x_at(index[from])] += dy[from];
-    }
+__global__ void max_pool_grad_naive(const f32* dy, const i32* index, const f32* x, const f32* y,
+                                    f32* dx, i64 n) {
+    const i64 i = global_thread();
+    if (i >= n * Pool<P>::X_SIZE) return;
+    const Place at = Pool<P>::x_place(i);
+    const i32 here = i32(at.row * P::W + at.col);
+    f32 sum = 0.0f;
+    Pool<P>::windows(at, [&](i64 from, i64, i64) {
+        const bool won = P::TIES != 0 ? ties(x[i], y[from]) : index[from] == here;
+        if (won) sum += dy[from];
+    });
+    dx[i] = sum;
 }
