@@ -268,7 +268,8 @@ def _report(found: dict[str, Any], options: argparse.Namespace) -> int:
         verdicts=verdicts,
         environment=environment(options.devices[-1]),
     )
-    found["environment"]["command"] = f"python benchmarks/agreement.py {' '.join(sys.argv[1:])}"
+    asked = f"--devices {','.join(options.devices)} --seeds {','.join(map(str, options.seeds))}"
+    found["environment"]["command"] = f"python benchmarks/agreement.py {asked}"
     text = "\n".join(_lines(found))
     print(text)
     if options.out is not None:
