@@ -130,7 +130,10 @@ class BoundExecutable(ABC, Generic[_Tensor]):
                 else "is not a tensor of this plan"
             )
             known = ", ".join(sorted(self._kept | self._written))
-            raise KeyError(f"{name!r} {reason}; these can be read: {known}")
+            raise KeyError(
+                f"{name!r} {reason}; these can be read: {known}; "
+                f"cl.compile(..., watch=[{name!r}]) keeps what a network makes on its way"
+            )
         return self._tensors[name].read()
 
     def write(self, name: str, value: np.ndarray) -> None:

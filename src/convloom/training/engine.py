@@ -56,9 +56,11 @@ class Engine:
         kernels: ``auto``, or the highest rung of the device's ladder to use.
         seed: of initial parameters and dropout masks.
         max_norm: clip gradients to this global norm; None leaves them alone.
+        watch: tensors of the training step to keep for ``read``, besides those that are kept.
 
     Raises:
-        ConvloomError: a device that is not there, an unknown rung, shapes that cannot fit.
+        ConvloomError: a device that is not there, an unknown rung, shapes that cannot fit, no such
+            tensor to watch.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Engine:
         kernels: str = "auto",
         seed: int = 0,
         max_norm: float | None = None,
+        watch: Sequence[str] = (),
     ) -> None:
         check_model(model)
         self.model = model
@@ -82,6 +85,7 @@ class Engine:
         self.kernels = kernels
         self.seed = seed
         self.max_norm = max_norm
+        self.watch = tuple(watch)
         self.steps_done = 0
         self._backend = get_backend(self.device)
         self.lock = Lock()
@@ -297,12 +301,12 @@ class Engine:
         return self._plan(
             ("train", batch_size, kind.name),
             lambda: self._compiled(
-                training_graph(self._trace(batch_size), loss, kind, optimizer, clip)
+                training_graph(self._trace(batch_size), loss, kind, optimizer, clip), self.watch
             ),
         )
 
-    def _compiled(self, graph: Graph) -> Plan:
-        return compile_graph(graph, self._backend, self.kernels, self._held)
+    def _compiled(self, graph: Graph, watch: Sequence[str] = ()) -> Plan:
+        return compile_graph(graph, self._backend, self.kernels, self._held, watch=watch)
 
     def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         if key not in self._plans:

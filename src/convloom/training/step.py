@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,6 +102,7 @@ def compile(
     kernels: str = "auto",
     seed: int = 0,
     clip_norm: float | None = None,
+    watch: Sequence[str] = (),
 ) -> TrainingStep:
     """Compile the whole training step of a network for exact shapes.
 
@@ -111,10 +113,13 @@ def compile(
         kernels: ``auto``, or the highest rung of the device's ladder to use.
         seed: of parameters not set yet and of dropout masks.
         clip_norm: clip gradients to this global norm.
+        watch: names of tensors that ``read`` shall read after a step although nothing else needs
+            them by then, ``3.out`` or ``3.out.grad``; those that fusion never stores are made
+            beside it. Everything else keeps its bits.
 
     Raises:
-        ConvloomError: shapes that cannot fit (naming the layer), an unknown device or rung, or an
-            argument out of range.
+        ConvloomError: shapes that cannot fit (naming the layer), an unknown device or rung, a
+            tensor that there is not, or an argument out of range.
     """
     arguments.check_loss(loss)
     arguments.check_optimizer(optimizer)
@@ -128,6 +133,7 @@ def compile(
         kernels=kernels,
         seed=arguments.checked_seed(seed),
         max_norm=arguments.checked_clip_norm(clip_norm),
+        watch=(watch,) if isinstance(watch, str) else watch,
     )
     return TrainingStep(engine, size)
 
