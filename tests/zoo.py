@@ -19,6 +19,7 @@ from convloom.ops import (
     AvgPool2d,
     Conv2d,
     Linear,
+    LocalResponseNorm,
     MaxPool2d,
     Op,
 )
@@ -230,3 +231,54 @@ ELEMENTWISE: tuple[Shape, ...] = (
 
 #: (samples, classes) for losses and metrics.
 CLASSES: tuple[tuple[int, int], ...] = tuple((n, k) for n in N for k in (1, 2, 10, 17, 100))
+
+#: Inputs (N, C, ...) of normalisations; (1, 3, 1, 1) has one value a channel.
+NORM: tuple[Shape, ...] = (
+    (1, 1, 5, 7),
+    (2, 3, 9, 6),
+    (31, 5, 1, 1),
+    (1, 17, 9, 6),
+    (33, 17, 5, 7),
+    (1, 3, 1, 1),
+    (2, 40, 3, 5),
+    (2, 64, 13, 11),
+    (33, 10),
+    (5, 17),
+)
+
+#: (input, groups) of group normalisations.
+GROUP_NORM: tuple[tuple[Shape, int], ...] = (
+    ((1, 1, 5, 7), 1),
+    ((2, 3, 9, 6), 3),
+    ((2, 3, 9, 6), 1),
+    ((31, 6, 1, 1), 2),
+    ((1, 34, 5, 7), 17),
+    ((3, 40, 3, 5), 2),
+    ((2, 64, 13, 11), 4),
+    ((33, 12), 3),
+)
+
+#: (input, op) of normalisations over channels.
+RESPONSE_NORM: tuple[tuple[Shape, LocalResponseNorm], ...] = (
+    ((1, 1, 5, 7), LocalResponseNorm(5, 1e-2)),
+    ((2, 3, 9, 6), LocalResponseNorm(2, 0.5)),
+    ((31, 5, 1, 1), LocalResponseNorm(5, 0.5, 0.5, 2.0)),
+    ((2, 17, 9, 6), LocalResponseNorm(4, 0.5, 1.0)),
+    ((1, 17, 3, 4), LocalResponseNorm(9, 2.0, 0.75, 0.25)),
+    ((2, 3, 5, 7), LocalResponseNorm(11, 0.5, 0.6)),
+    ((2, 96, 5, 5), LocalResponseNorm(5, 1e-4, 0.75, 2.0)),
+    ((33, 10, 1, 1), LocalResponseNorm(3, 1.0)),
+    ((2, 8, 5, 3), LocalResponseNorm(4, 0.5, blocked=True)),
+    ((2, 17, 5, 3), LocalResponseNorm(5, 0.5, 0.6, blocked=True)),
+    ((2, 7, 3, 3), LocalResponseNorm(1, 0.5)),
+)
+
+#: (input, window) of normalisations within a map.
+MAP_NORM: tuple[tuple[Shape, int], ...] = (
+    ((1, 1, 5, 7), 3),
+    ((2, 3, 9, 6), 4),
+    ((31, 5, 1, 1), 3),
+    ((1, 17, 9, 6), 5),
+    ((2, 40, 3, 5), 9),
+    ((2, 3, 4, 4), 1),
+)

@@ -103,7 +103,8 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     backend = get_backend("cuda")
     first = compile_graph(training, backend, config.kernels)
     # Weights keep the order that training chose; those that were only loaded take the best.
-    held = {name: first.spec(name) for name in forward.named(Role.PARAMETER)}
+    kept = (*forward.named(Role.PARAMETER), *forward.named(Role.STATE))
+    held = {name: first.spec(name) for name in kept}
     return [
         first,
         compile_graph(evaluation_graph(forward, loss, INDEX), backend, config.kernels, held),

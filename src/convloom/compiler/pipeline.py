@@ -15,7 +15,8 @@ from convloom.compiler.rewrite import without_dead_code
 from convloom.compiler.segment import computed_in_fp32, segment
 from convloom.compiler.select import check_rung, select_kernels
 from convloom.compiler.watch import with_taps
-from convloom.ir import Graph, Plan, TensorSpec
+from convloom.ir import Graph, Plan, Step, TensorSpec
+from convloom.ops.base import Op
 from convloom.ops.precision import FP32, check_precision
 
 
@@ -57,9 +58,20 @@ def compile_graph(
         backend=backend.name,
         kernels=kernels,
         precision=precision,
-        notes=(
-            *segmented.notes,
-            *plain,
-            *(f"{step.node.title}: {step.selection.note}" for step in steps if step.selection.note),
-        ),
+        notes=(*segmented.notes, *plain, *_gradient_notes(graph), *_kernel_notes(steps)),
     )
+
+
+def _gradient_notes(graph: Graph) -> list[str]:
+    """What is to be known of gradients that this plan makes."""
+    if not graph.gradients:
+        return []
+    return [
+        f"{node.title}: {node.op.gradient_note}"
+        for node in graph.nodes
+        if isinstance(node.op, Op) and node.op.gradient_note
+    ]
+
+
+def _kernel_notes(steps: Sequence[Step]) -> list[str]:
+    return [f"{step.node.title}: {step.selection.note}" for step in steps if step.selection.note]

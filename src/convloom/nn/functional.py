@@ -7,18 +7,23 @@ from typing import Any
 
 from convloom.ir import ShapeError
 from convloom.nn import arguments
-from convloom.nn.parameter import Parameter
+from convloom.nn.parameter import Buffer, Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError
 from convloom.ops import (
     Activation,
     AdaptiveAvgPool2d,
     AdaptiveMaxPool2d,
     AvgPool2d,
+    BatchNorm,
     Concat,
+    ContrastNorm2d,
     Conv2d,
+    GroupNorm,
     Linear,
+    LocalResponseNorm,
     MaxPool2d,
     Pair,
+    ResponseNorm2d,
 )
 
 _Size = int | tuple[int, int]
@@ -225,6 +230,85 @@ def dropout(
     return x.tracer.dropout(x, chance) if training and chance > 0 else x
 
 
+def batch_norm(
+    input: SymbolicTensor,
+    running_mean: Buffer | None,
+    running_var: Buffer | None,
+    weight: Parameter | None = None,
+    bias: Parameter | None = None,
+    training: bool = True,
+    momentum: float | None = 0.1,
+    eps: float = 1e-5,
+    *,
+    num_batches_tracked: Buffer | None = None,
+) -> SymbolicTensor:
+    """Each channel of (N, C, ...) to mean 0 and variance 1 over the batch, in training steps.
+
+    Evaluation and prediction use the running values by themselves. Running values come all three
+    together, or none of them; weight and bias likewise. ``training=False`` in a training step is
+    not supported.
+    """
+    x = _tensor(input, "batch_norm")
+    running = _all_or_none("batch_norm", running_mean, running_var, num_batches_tracked)
+    rows = _all_or_none("batch_norm", weight, bias)
+    if not training:
+        raise arguments.ArgumentError(
+            "batch_norm: training=False is not supported, a training step always normalises by "
+            "its batch; evaluation and prediction use the running values by themselves"
+        )
+    op = BatchNorm(eps, momentum, affine=bool(rows), track=bool(running))
+    kept = ["running_mean.new", "running_var.new", "num_batches_tracked.new"] if running else []
+    extra = ["mean", "invstd", *kept]
+    return x.tracer.apply(op, x, *rows, *running, function="batch_norm", extra=extra)
+
+
+def group_norm(
+    input: SymbolicTensor,
+    num_groups: int,
+    weight: Parameter | None = None,
+    bias: Parameter | None = None,
+    eps: float = 1e-5,
+) -> SymbolicTensor:
+    """Each group of channels of each sample of (N, C, ...) to mean 0 and variance 1."""
+    x = _tensor(input, "group_norm")
+    rows = _all_or_none("group_norm", weight, bias)
+    op = GroupNorm(arguments.whole(num_groups, "num_groups"), affine=bool(rows), eps=eps)
+    return x.tracer.apply(op, x, *rows, function="group_norm", extra=["mean", "invstd"])
+
+
+def local_response_norm(
+    input: SymbolicTensor,
+    size: int,
+    alpha: float = 1e-4,
+    beta: float = 0.75,
+    k: float = 1.0,
+    *,
+    blocked: bool = False,
+) -> SymbolicTensor:
+    """x (k + alpha / size * (sum of squares over neighbouring channels))^-beta."""
+    x = _tensor(input, "local_response_norm")
+    op = LocalResponseNorm(arguments.whole(size, "size"), alpha, beta, k, blocked)
+    return x.tracer.apply(op, x, function="local_response_norm")
+
+
+def response_norm2d(
+    input: SymbolicTensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> SymbolicTensor:
+    """x (k + alpha / size^2 * (sum of squares over neighbouring pixels))^-beta."""
+    x = _tensor(input, "response_norm2d")
+    op = ResponseNorm2d(arguments.whole(size, "size"), alpha, beta, k)
+    return x.tracer.apply(op, x, function="response_norm2d")
+
+
+def contrast_norm2d(
+    input: SymbolicTensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> SymbolicTensor:
+    """As ``response_norm2d``, of squares of x minus its window's mean, held constant backward."""
+    x = _tensor(input, "contrast_norm2d")
+    op = ContrastNorm2d(arguments.whole(size, "size"), alpha, beta, k)
+    return x.tracer.apply(op, x, function="contrast_norm2d")
+
+
 def flatten(input: SymbolicTensor, start_dim: int = 1, end_dim: int = -1) -> SymbolicTensor:
     """Merge axes ``start_dim`` to ``end_dim`` of a sample; the batch, axis 0, always stays."""
     return _tensor(input, "flatten").flatten(start_dim, end_dim)
@@ -252,6 +336,17 @@ def concat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:
 def cat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:
     """As ``concat``."""
     return concat(tensors, dim)
+
+
+def _all_or_none(function: str, *variables: Any) -> tuple[Any, ...]:
+    """The variables, or nothing where all are None. Raises ArgumentError for some of them."""
+    given = tuple(variable for variable in variables if variable is not None)
+    if len(given) not in (0, len(variables)):
+        raise arguments.ArgumentError(
+            f"{function}: give all of weight and bias, and all of running_mean, running_var and "
+            "num_batches_tracked, or none"
+        )
+    return given
 
 
 def _tensor(value: Any, function: str) -> SymbolicTensor:

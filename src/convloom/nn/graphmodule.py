@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from convloom.nn.module import Module
-from convloom.nn.parameter import Parameter
+from convloom.nn.parameter import Buffer, Parameter
 from convloom.nn.tensor import SymbolicTensor
 from convloom.ops import Op
 
@@ -26,15 +26,21 @@ class GraphModule(Module):
     """Replays a saved graph at any batch size, with the parameters' own names.
 
     Args:
-        nodes: in order; they read ``input``, ``counter``, parameters and earlier outputs, and
-            one of them makes ``output``.
-        parameters: {name: parameter}; two names may share one.
+        nodes: in order; they read ``input``, ``counter``, parameters, buffers and earlier outputs,
+            and one of them makes ``output``.
+        variables: {name: parameter or buffer}; two names may share one.
     """
 
-    def __init__(self, nodes: Sequence[SavedNode], parameters: Mapping[str, Parameter]) -> None:
+    def __init__(
+        self, nodes: Sequence[SavedNode], variables: Mapping[str, Parameter | Buffer]
+    ) -> None:
         super().__init__()
         self.nodes = tuple(nodes)
-        self._parameters.update(parameters)  # names with dots, which only a graph may have
+        for name, variable in variables.items():  # names with dots, which only a graph may have
+            register: dict[str, Any] = (
+                self._parameters if isinstance(variable, Parameter) else self._buffers
+            )
+            register[name] = variable
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -59,10 +65,10 @@ class GraphModule(Module):
             return names[name]
         if name == "counter":
             return x.tracer.counter()
-        parameter = self._parameters.get(name)
-        if parameter is None:
+        variable = self._parameters.get(name) or self._buffers.get(name)
+        if variable is None:
             x.tracer.fail(f"the saved graph reads {name!r}, which nothing makes")
-        return x.tracer.parameter(parameter)
+        return x.tracer.variable(variable)
 
     def extra_repr(self) -> str:
         return f"{len(self.nodes)} nodes, {sum(p.numel() for p in self.parameters())} parameters"

@@ -1,4 +1,4 @@
-"""What a network is: modules that hold parameters and further modules, as in torch.nn."""
+"""What a network is: modules that hold parameters, buffers and further modules, as in torch.nn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from convloom.ir import ConvloomError, Graph, ShapeError
 from convloom.nn import runtime
 from convloom.nn.arguments import whole
-from convloom.nn.parameter import Parameter, Source
+from convloom.nn.parameter import Buffer, Parameter, Source, Variable
 from convloom.nn.tensor import TraceError
 from convloom.nn.tracing import Tracer, first_tensor
 from convloom.nn.weights import match
@@ -38,9 +38,9 @@ class LoadedKeys(NamedTuple):
 class Module:
     """Base class of layers and networks.
 
-    Subclass it, assign layers and Parameters to attributes in ``__init__``, and write ``forward``
-    in ordinary Python; it runs on symbolic tensors when the network is traced. Names and shapes of
-    ``state_dict()`` are those of the same network in PyTorch.
+    Subclass it, assign layers, Parameters and Buffers to attributes in ``__init__``, and write
+    ``forward`` in ordinary Python; it runs on symbolic tensors when the network is traced. Names
+    and shapes of ``state_dict()`` are those of the same network in PyTorch.
 
     ``input_shape``, ``classes`` and ``normalization`` describe what the network was trained on;
     the Trainer sets them, ``save`` stores them.
@@ -50,13 +50,14 @@ class Module:
     is_layer = False
     training: bool
     _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Buffer | None]
     _modules: dict[str, Module | None]
     forward: Callable[..., Any]
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         """Registers exist before ``__init__``, so a subclass may forget to call ours."""
         self = super().__new__(cls)
-        self.__dict__.update(_parameters={}, _modules={}, training=True)
+        self.__dict__.update(_parameters={}, _buffers={}, _modules={}, training=True)
         return self
 
     def __init__(self) -> None:
@@ -67,18 +68,18 @@ class Module:
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
+        elif isinstance(value, Buffer):
+            self.register_buffer(name, value)
         elif isinstance(value, Module):
             self.add_module(name, value)
-        elif value is None and name in self._parameters:
-            self._parameters[name] = None
-        elif value is None and name in self._modules:
-            self._modules[name] = None
+        elif value is None and (register := self._register_of(name)) is not None:
+            register[name] = None
         else:
             self._forget(name)
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        for register in ("_parameters", "_modules"):
+        for register in ("_parameters", "_buffers", "_modules"):
             found = self.__dict__.get(register, {})
             if name in found:
                 return found[name]
@@ -89,11 +90,16 @@ class Module:
             object.__delattr__(self, name)
 
     def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self._parameters, *self._modules]
+        return [*super().__dir__(), *self._parameters, *self._buffers, *self._modules]
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
         """Make a parameter part of this module under a name."""
         self._register(self._parameters, name, parameter)
+
+    def register_buffer(self, name: str, value: Buffer | np.ndarray | None) -> None:
+        """Make an array that is not learnt part of this module under a name."""
+        buffer = value if value is None or isinstance(value, Buffer) else Buffer(value)
+        self._register(self._buffers, name, buffer)
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Make a module part of this one under a name."""
@@ -111,10 +117,17 @@ class Module:
             self.__dict__.pop(name, None)
         register[name] = value
 
+    def _register_of(self, name: str) -> dict[str, Any] | None:
+        """The register that holds a name."""
+        registers: tuple[dict[str, Any], ...] = (self._parameters, self._buffers, self._modules)
+        return next((register for register in registers if name in register), None)
+
     def _forget(self, name: str) -> bool:
-        """Take a name out of both registers; False if it was in neither."""
-        registers: tuple[dict[str, Any], ...] = (self._parameters, self._modules)
-        return any(register.pop(name, self) is not self for register in registers)
+        """Take a name out of the registers; False if it was in none."""
+        register = self._register_of(name)
+        if register is not None:
+            del register[name]
+        return register is not None
 
     # ---- walking
 
@@ -151,6 +164,30 @@ class Module:
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
         """(name, parameter) of every parameter, in order of registration, each once."""
+        for name, variable in self.named_variables(prefix, recurse, remove_duplicate):
+            if isinstance(variable, Parameter):
+                yield name, variable
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """Every parameter, each once."""
+        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
+
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Buffer]]:
+        """(name, buffer) of every buffer, in order of registration, each once."""
+        for name, variable in self.named_variables(prefix, recurse, remove_duplicate):
+            if isinstance(variable, Buffer):
+                yield name, variable
+
+    def buffers(self, recurse: bool = True) -> Iterator[Buffer]:
+        """Every buffer, each once."""
+        return (buffer for _, buffer in self.named_buffers(recurse=recurse))
+
+    def named_variables(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Variable]]:
+        """(name, parameter or buffer) in the order of ``state_dict``, each once."""
         seen: set[int] = set()
         modules = (
             self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
@@ -158,15 +195,11 @@ class Module:
             else iter([(prefix, self)])
         )
         for path, module in modules:
-            for name, parameter in module._parameters.items():
-                if parameter is None or (remove_duplicate and id(parameter) in seen):
+            for name, variable in (*module._parameters.items(), *module._buffers.items()):
+                if variable is None or (remove_duplicate and id(variable) in seen):
                     continue
-                seen.add(id(parameter))
-                yield _joined(path, name), parameter
-
-    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Every parameter, each once."""
-        return (parameter for _, parameter in self.named_parameters(recurse=recurse))
+                seen.add(id(variable))
+                yield _joined(path, name), variable
 
     def get_submodule(self, target: str) -> Module:
         """The module at a path. Raises AttributeError if there is none."""
@@ -219,17 +252,19 @@ class Module:
     def state_dict(self) -> dict[str, np.ndarray]:
         """{name: a copy of the value}, with PyTorch's names, shapes and layouts.
 
-        Parameters without a value are drawn first, with seed 0. While a compiled step owns the
-        weights they are read from it. A parameter registered twice has both names, as in PyTorch.
+        Parameters and buffers, module by module. Parameters without a value are drawn first, with
+        seed 0. While a compiled step owns the weights they are read from it. A parameter
+        registered twice has both names, as in PyTorch.
         """
         self.initialize(0)
         return {
-            name: parameter.data
-            for name, parameter in self.named_parameters(remove_duplicate=False)
+            name: variable.data for name, variable in self.named_variables(remove_duplicate=False)
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
-        """Replace parameters by arrays (NumPy, or PyTorch tensors) of the same names and shapes.
+        """Replace parameters and buffers by arrays of the same names and shapes.
+
+        Arrays are NumPy's, or PyTorch tensors.
 
         Keys that only fit without the ``module.`` that DataParallel puts before them are taken
         without it, with a warning. Nothing is replaced unless everything fits.
@@ -241,7 +276,7 @@ class Module:
         Raises:
             WeightsError: naming every key that is missing, unexpected or of another shape.
         """
-        own = dict(self.named_parameters(remove_duplicate=False))
+        own = dict(self.named_variables(remove_duplicate=False))
         matched = match(state_dict, own, strict=strict, title=type(self).__name__)
         for name, array in matched.arrays.items():
             own[name].data = array
@@ -250,25 +285,25 @@ class Module:
     def bind(self, source: Source, owner: object | None = None) -> None:
         """Let the weights live in ``source``, which holds them already under their names here.
 
-        Values are pulled from an earlier source first; the last binding wins. Parameters that the
+        Values are pulled from an earlier source first; the last binding wins. Those that the
         source does not have (``read`` raises KeyError), since no op reads them, stay as they are.
         The source is held as long as this network; with ``owner``, only until that object is
         gone, when the values are pulled back. ``source`` must then not refer to ``owner``.
         """
         self.release()
         bound = []
-        for name, parameter in self.named_parameters():
+        for name, variable in self.named_variables():
             with contextlib.suppress(KeyError):
                 source.read(name)
-                parameter.bind(source, name)
-                bound.append(parameter)
+                variable.bind(source, name)
+                bound.append(variable)
         if owner is not None:
             weakref.finalize(owner, _release, bound, source).atexit = False
 
     def release(self, source: Source | None = None) -> None:
         """Pull the weights back from the source they are bound to (only ``source``, if given)."""
-        for parameter in self.parameters():
-            parameter.release(source)
+        for _, variable in self.named_variables():
+            variable.release(source)
 
     # ---- what the network was trained on
 
@@ -404,9 +439,9 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _release(parameters: Sequence[Parameter], source: Source) -> None:
-    for parameter in parameters:
-        parameter.release(source)
+def _release(variables: Sequence[Variable], source: Source) -> None:
+    for variable in variables:
+        variable.release(source)
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A learnt tensor: float32 in NumPy, drawn when first needed, or living in a compiled step."""
+"""Tensors of a network: in NumPy, or living in a compiled step; parameters are learnt."""
 
 from __future__ import annotations
 
@@ -28,33 +28,23 @@ class Source(Protocol):
         ...
 
 
-class Parameter:
-    """A learnt tensor of a network; assign it to an attribute of a Module to register it.
-
-    ``Parameter(shape, initialiser)`` is drawn by ``Module.initialize`` (see nn/init.py);
-    ``Parameter(array)`` has its value at once. The initialiser can be replaced until then.
+class Variable:
+    """A tensor that lives between steps: what parameters and buffers share.
 
     Attributes:
-        shape: the shape; the dtype is always float32.
-        initialiser: how it is drawn; None if it was given as an array.
+        shape: the shape.
+        dtype: the element type.
     """
 
-    __slots__ = ("__weakref__", "_source", "_source_name", "_value", "initialiser", "shape")
+    __slots__ = ("__weakref__", "_source", "_source_name", "_value", "dtype", "shape")
 
-    def __init__(
-        self, value: np.ndarray | Sequence[Any], initialiser: Initialiser | None = None
-    ) -> None:
-        self.initialiser = initialiser
+    shape: tuple[int, ...]
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
         self._source: Source | None = None
         self._source_name = ""
         self._value: np.ndarray | None = None
-        if initialiser is None:
-            if not hasattr(value, "dtype"):
-                raise TypeError("Parameter takes an array, or a shape and an initialiser")
-            self._value = as_float32(value, "the parameter")
-            self.shape: tuple[int, ...] = self._value.shape
-        else:
-            self.shape = tuple(int(extent) for extent in value)
 
     @property
     def ndim(self) -> int:
@@ -78,7 +68,7 @@ class Parameter:
             ConvloomError: it has no value yet.
         """
         if self._source is not None:
-            return np.array(self._source.read(self._source_name), np.float32)
+            return np.array(self._source.read(self._source_name), self.dtype)
         if self._value is None:
             raise ConvloomError(
                 "this parameter has no value yet; call the network's initialize(seed) or "
@@ -88,7 +78,7 @@ class Parameter:
 
     @data.setter
     def data(self, value: Any) -> None:
-        array = as_float32(value, "the parameter's value")
+        array = self.converted(value, f"the {type(self).__name__.lower()}'s value")
         if array.shape != self.shape:
             raise WeightsError(f"a value of shape {array.shape} was given to {self}")
         if self._source is not None:
@@ -96,11 +86,10 @@ class Parameter:
         else:
             self._value = array
 
-    def initialize(self, seed: int, name: str) -> None:
-        """Draw the value, unless it has one; a function of seed, name and element alone."""
-        if not self.is_set and self.initialiser is not None:
-            value = self.initialiser.draw(self.shape, seed, name)
-            self._value = np.ascontiguousarray(value, np.float32)
+    def converted(self, value: Any, what: str) -> np.ndarray:
+        """A new array of ``value`` in this dtype. Raises WeightsError for what is no number."""
+        array = as_float32(value, what) if self.dtype == "float32" else _as_array(value, what)
+        return np.array(array, self.dtype)
 
     def bind(self, source: Source, name: str) -> None:
         """Let the value live in ``source`` from now on, which holds it already."""
@@ -115,19 +104,80 @@ class Parameter:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.data if dtype is None else self.data.astype(dtype)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(shape={self.shape})"
+
+
+class Parameter(Variable):
+    """A learnt tensor of a network; assign it to an attribute of a Module to register it.
+
+    ``Parameter(shape, initialiser)`` is drawn by ``Module.initialize`` (see nn/init.py);
+    ``Parameter(array)`` has its value at once. The initialiser can be replaced until then.
+
+    Attributes:
+        shape: the shape; the dtype is always float32.
+        initialiser: how it is drawn; None if it was given as an array.
+    """
+
+    __slots__ = ("initialiser",)
+
+    def __init__(
+        self, value: np.ndarray | Sequence[Any], initialiser: Initialiser | None = None
+    ) -> None:
+        super().__init__("float32")
+        self.initialiser = initialiser
+        if initialiser is None:
+            if not hasattr(value, "dtype"):
+                raise TypeError("Parameter takes an array, or a shape and an initialiser")
+            self._value = as_float32(value, "the parameter")
+            self.shape = self._value.shape
+        else:
+            self.shape = tuple(int(extent) for extent in value)
+
+    def initialize(self, seed: int, name: str) -> None:
+        """Draw the value, unless it has one; a function of seed, name and element alone."""
+        if not self.is_set and self.initialiser is not None:
+            value = self.initialiser.draw(self.shape, seed, name)
+            self._value = np.ascontiguousarray(value, np.float32)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles hold the value, never the compiled step."""
         value = self.data if self.is_set else None
         return _restored, (self.shape, self.initialiser, value)
 
-    def __repr__(self) -> str:
-        return f"Parameter(shape={self.shape})"
+
+class Buffer(Variable):
+    """A tensor of a network that is not learnt but changes as it trains: a running mean.
+
+    Assign it to an attribute of a Module to register it; a training step that an op updates it in
+    leaves the new value here. Floats are float32, whole numbers int64.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, value: np.ndarray) -> None:
+        if not hasattr(value, "dtype"):
+            raise TypeError("Buffer takes an array")
+        array = _as_array(value, "the buffer")
+        super().__init__("int64" if np.issubdtype(array.dtype, np.integer) else "float32")
+        self._value = array.astype(self.dtype)
+        self.shape = array.shape
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles hold the value, never the compiled step."""
+        return Buffer, (self.data,)
 
 
 def as_float32(value: Any, what: str) -> np.ndarray:
     """A new float32 array of ``value``: NumPy, or a PyTorch tensor. Raises WeightsError."""
-    if hasattr(value, "detach"):  # a PyTorch tensor, on any device and of any float type
-        value = value.detach().cpu().float().numpy()
+    return np.array(_as_array(value, what), np.float32, order="C")
+
+
+def _as_array(value: Any, what: str) -> np.ndarray:
+    """``value`` as a NumPy array of numbers. Raises WeightsError."""
+    if hasattr(value, "detach"):  # a PyTorch tensor, on any device and of any type
+        value = value.detach().cpu()
+        value = (value.float() if value.is_floating_point() else value).numpy()
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -135,7 +185,7 @@ def as_float32(value: Any, what: str) -> np.ndarray:
     if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
         kind = type(value).__name__ if array.dtype == object else f"{array.dtype}"
         raise WeightsError(f"{what} must be an array of numbers, it is {kind}")
-    return np.array(array, np.float32, order="C")
+    return array
 
 
 def _restored(

@@ -7,6 +7,7 @@ the weights. The metadata entry ``convloom`` is JSON:
     input_shape    [C, H, W]
     graph          [{"op": {"op": name, attribute: value, …}, "inputs", "outputs", "layer"}, …]
     parameters     names of the tensors that are parameters, in the order of state_dict()
+    buffers        names of those that are not learnt, running means say
     aliases        {second name of a shared parameter: its first name}
     classes        names in the order of the logits, or null
     normalization  {"mean": […], "std": […]}, or null
@@ -33,7 +34,7 @@ from convloom.files import FileError
 from convloom.ir import ConvloomError, Graph, Node
 from convloom.nn.graphmodule import GraphModule, SavedNode
 from convloom.nn.module import Module
-from convloom.nn.parameter import Parameter
+from convloom.nn.parameter import Buffer, Parameter
 from convloom.ops import Op, from_json, to_json
 
 _Path = str | os.PathLike[str]
@@ -76,7 +77,7 @@ def save(
     graph = model.trace(shape, 1)
     metadata = describe(model, graph, tuple(int(extent) for extent in shape), extra)
     state = model.state_dict()
-    weights = {name: state[name] for name, _ in model.named_parameters()}
+    weights = {name: state[name] for name, _ in model.named_variables()}
     files.write_bytes(path, safetensors.numpy.save(weights, {KEY: metadata}))
 
 
@@ -84,15 +85,16 @@ def describe(
     model: Module, graph: Graph, input_shape: tuple[int, ...], extra: Mapping[str, Any] | None
 ) -> str:
     """The metadata of a network, as JSON text; checkpoints store it too."""
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    both = list(model.named_parameters(remove_duplicate=False))
+    first = {id(variable): name for name, variable in model.named_variables()}
+    both = list(model.named_variables(remove_duplicate=False))
     normalization = model.normalization
     data = {
         "version": VERSION,
         "input_shape": input_shape,
         "graph": [_node_json(node) for node in graph.nodes],
-        "parameters": list(first.values()),
-        "aliases": {name: first[id(p)] for name, p in both if name != first[id(p)]},
+        "parameters": [name for name, _ in model.named_parameters()],
+        "buffers": [name for name, _ in model.named_buffers()],
+        "aliases": {name: first[id(v)] for name, v in both if name != first[id(v)]},
         "classes": model.classes,
         "normalization": normalization and normalization._asdict(),
         "extra": {**model.__dict__.get("_extra", {}), **(extra or {})},
@@ -121,18 +123,19 @@ def load(path: _Path) -> GraphModule:
 
 
 def load_weights(path: _Path) -> dict[str, np.ndarray]:
-    """{name: float32 array} of any safetensors file, for ``Module.load_state_dict``.
+    """{name: array} of any safetensors file, for ``Module.load_state_dict``.
+
+    Arrays are float32, apart from buffers of whole numbers.
 
     Raises:
         FileError: no such file; truncated or damaged; a pickle.
     """
     tensors, metadata = read_tensors(path)
-    weights = {name: np.asarray(value, np.float32) for name, value in tensors.items()}
     if KEY not in metadata:
-        return weights
+        return {name: np.asarray(value, np.float32) for name, value in tensors.items()}
     data = _parsed(metadata[KEY], path)
     try:
-        return {name: p.data for name, p in _parameters(data, weights).items()}
+        return {name: variable.data for name, variable in _variables(data, tensors).items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise FileError(f"{os.fspath(path)}: its description is damaged ({error!r})") from None
 
@@ -174,7 +177,7 @@ def rebuild(text: str, tensors: Mapping[str, np.ndarray], path: _Path) -> GraphM
     """
     data = _parsed(text, path)
     try:
-        module = GraphModule([_node(item) for item in data["graph"]], _parameters(data, tensors))
+        module = GraphModule([_node(item) for item in data["graph"]], _variables(data, tensors))
         module.input_shape = data["input_shape"]
         module.classes = data.get("classes")
         normalization = data.get("normalization")
@@ -188,9 +191,12 @@ def rebuild(text: str, tensors: Mapping[str, np.ndarray], path: _Path) -> GraphM
     return module
 
 
-def _parameters(data: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, Parameter]:
-    parameters = {name: Parameter(tensors[name]) for name in data["parameters"]}
-    return {**parameters, **{name: parameters[of] for name, of in data["aliases"].items()}}
+def _variables(
+    data: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> dict[str, Parameter | Buffer]:
+    own: dict[str, Parameter | Buffer] = {n: Parameter(tensors[n]) for n in data["parameters"]}
+    own.update({name: Buffer(tensors[name]) for name in data.get("buffers", ())})
+    return {**own, **{name: own[of] for name, of in data["aliases"].items()}}
 
 
 def _node_json(node: Node) -> dict[str, Any]:

@@ -7,12 +7,12 @@ A ``SymbolicTensor`` has a shape and no values. Ops on it, its methods and the f
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
-from convloom.nn.parameter import Parameter
+from convloom.nn.parameter import Buffer, Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError, kind_of
 from convloom.ops import COUNTER_SPEC, Dropout, Op
 from convloom.random import stream_id
@@ -31,7 +31,10 @@ class Tracer:
         self.builder = GraphBuilder()
         self._root = root
         self._paths = {id(module): path for path, module in root.named_modules()}
-        self._parameters = {id(p): name for name, p in root.named_parameters()}
+        self._variables = {id(v): name for name, v in root.named_variables()}
+        #: {tensor: the buffer whose new value it is}, and {buffer: the tensors that it had}.
+        self._buffer_of: dict[str, str] = {}
+        self._values: dict[str, list[str]] = {}
         self._inside: list[tuple[Module, str]] = []
         self._streams: dict[str, int] = {}
         self._has_counter = False
@@ -39,13 +42,16 @@ class Tracer:
     def run(self, input_shape: tuple[int, ...], batch_size: int) -> Graph:
         """The graph of the network's forward pass; see ``Module.trace``."""
         self.builder.declare("input", TensorSpec((batch_size, *input_shape)), Role.INPUT)
-        for name, parameter in self._root.named_parameters():
+        for name, variable in self._root.named_variables():
             if name in RESERVED:
                 raise TraceError(f"a parameter cannot be called {name!r}, graphs use that name")
-            self.builder.declare(name, TensorSpec(parameter.shape), Role.PARAMETER)
+            role = Role.PARAMETER if isinstance(variable, Parameter) else Role.STATE
+            self.builder.declare(name, TensorSpec(variable.shape, variable.dtype), role)
+            if role is Role.STATE:
+                self._buffer_of[name], self._values[name] = name, [name]
         result = self._root(SymbolicTensor(self, "input"))
         output = self._checked_output(result)
-        return _finished(self.builder, output)
+        return _finished(self.builder, output, self._values)
 
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
@@ -64,11 +70,11 @@ class Tracer:
     def apply(
         self,
         op: Op,
-        *inputs: SymbolicTensor | Parameter,
+        *inputs: SymbolicTensor | Parameter | Buffer,
         function: str,
         extra: Sequence[str] = (),
     ) -> SymbolicTensor:
-        """Add an op; returns its first output.
+        """Add an op; returns its first output. A buffer that it updates has the new value then.
 
         Args:
             function: names the node where no layer of ours asked for it.
@@ -92,18 +98,17 @@ class Tracer:
         path = self._joined(layer)
         if isinstance(op, Dropout) and path != layer:  # inside another network, masks of its own
             op = Dropout(op.p, self._stream(path))
-        joined = [self._joined(name) for name in names]
-        return list(self.builder.add(op, inputs, layer=path, names=joined))
+        return self._built(op, inputs, path, [self._joined(name) for name in names])
 
-    def parameter(self, parameter: Parameter) -> str:
-        """The tensor of a parameter; a shared one has one tensor."""
-        name = self._parameters.get(id(parameter))
+    def variable(self, variable: Parameter | Buffer) -> str:
+        """The tensor of a parameter (a shared one has one tensor), or a buffer's newest value."""
+        name = self._variables.get(id(variable))
         if name is None:
             self.fail(
-                f"{parameter} is not registered in this network; assign its module to an "
+                f"{variable} is not registered in this network; assign its module to an "
                 "attribute in __init__, or keep modules in nn.ModuleList instead of a list"
             )
-        return name
+        return self._values[name][-1] if name in self._values else name
 
     def counter(self) -> str:
         """The control tensor (seed, step) that keys random masks."""
@@ -126,7 +131,18 @@ class Tracer:
         self, op: Op, inputs: Sequence[str], layer: str, extra: Sequence[str]
     ) -> SymbolicTensor:
         names = [f"{layer}.{end}" for end in ("out", *extra)]
-        return SymbolicTensor(self, self.builder.add(op, inputs, layer=layer, names=names)[0])
+        return SymbolicTensor(self, self._built(op, inputs, layer, names)[0])
+
+    def _built(self, op: Op, inputs: Sequence[str], layer: str, names: Sequence[str]) -> list[str]:
+        """Add a node; what it makes in a buffer's place is the buffer's value from now on."""
+        made = list(self.builder.add(op, inputs, layer=layer, names=names))
+        for out, into in op.inplace.items():
+            buffer = self._buffer_of.get(inputs[into])
+            if buffer is None:
+                self.fail(f"{op.name} would overwrite {inputs[into]!r}, which is no buffer")
+            self._buffer_of[made[out]] = buffer
+            self._values[buffer].append(made[out])
+        return made
 
     def _layer(self, function: str) -> str:
         if not self._inside:
@@ -140,9 +156,9 @@ class Tracer:
         path = self._inside[-1][1] if self._inside else ""
         return f"{path}.{name}" if path and name else path or name
 
-    def _name_of(self, value: SymbolicTensor | Parameter, function: str) -> str:
-        if isinstance(value, Parameter):
-            return self.parameter(value)
+    def _name_of(self, value: SymbolicTensor | Parameter | Buffer, function: str) -> str:
+        if isinstance(value, (Parameter, Buffer)):
+            return self.variable(value)
         if not isinstance(value, SymbolicTensor):
             self.fail(f"{function} takes tensors of the network, it got {kind_of(value)}")
         if value.tracer is not self:
@@ -176,8 +192,12 @@ def first_tensor(value: Any) -> SymbolicTensor | None:
     return None
 
 
-def _finished(builder: GraphBuilder, output: str) -> Graph:
-    """The graph with its result named ``output``, without nodes and parameters it does not need."""
+def _finished(builder: GraphBuilder, output: str, values: Mapping[str, Sequence[str]]) -> Graph:
+    """The graph with its result named ``output``, without nodes and parameters it does not need.
+
+    Args:
+        values: {buffer: its value before the run, after its first update, …}.
+    """
     graph = builder.build()
     needed, nodes = {"input", output}, []
     for node in reversed(graph.nodes):
@@ -201,4 +221,9 @@ def _finished(builder: GraphBuilder, output: str) -> Graph:
         },
         roles={name: role for name, role in graph.roles.items() if name in needed},
         outputs=("output",),
+        updates={
+            buffer: last
+            for buffer, had in values.items()
+            if (last := [name for name in had if name == buffer or name in made][-1]) != buffer
+        },
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from convloom.nn.parameter import Parameter, WeightsError, as_float32
+from convloom.nn.parameter import Variable, WeightsError
 
 #: What DataParallel puts before every key.
 PREFIX = "module."
@@ -23,7 +23,7 @@ class Matched(NamedTuple):
 
 
 def match(
-    state: Mapping[str, Any], own: Mapping[str, Parameter], *, strict: bool, title: str
+    state: Mapping[str, Any], own: Mapping[str, Variable], *, strict: bool, title: str
 ) -> Matched:
     """Check weights against a network's parameters; see ``Module.load_state_dict``.
 
@@ -39,7 +39,9 @@ def match(
             f"{_listed(given, 6)}"
         )
     arrays = {
-        name: as_float32(given[name], f"the value of {name!r}") for name in own if name in given
+        name: variable.converted(given[name], f"the value of {name!r}")
+        for name, variable in own.items()
+        if name in given
     }
     faults = [
         f"{name!r} has shape {array.shape}, the network needs {own[name].shape}"
@@ -55,7 +57,7 @@ def match(
     return Matched(arrays, missing, unexpected)
 
 
-def _without_prefix(state: Mapping[str, Any], own: Mapping[str, Parameter]) -> dict[str, Any]:
+def _without_prefix(state: Mapping[str, Any], own: Mapping[str, Variable]) -> dict[str, Any]:
     """The weights, with ``module.`` stripped once from keys that fit only so."""
     if not isinstance(state, Mapping):
         raise WeightsError(f"load_state_dict takes a dict of arrays, not {type(state).__name__}")

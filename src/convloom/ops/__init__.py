@@ -13,6 +13,7 @@ from convloom.ops.adaptive_pool import (
     AdaptiveMaxPool2dGrad,
 )
 from convloom.ops.base import GradientScope, Op, from_json, to_json
+from convloom.ops.batch_norm import BatchNorm, BatchNormGrad, BatchNormInference
 from convloom.ops.chain import (
     Chain,
     ChainEvaluate,
@@ -34,6 +35,7 @@ from convloom.ops.fused import (
     PooledConv2dGrad,
 )
 from convloom.ops.geometry import Pair, Window, pair
+from convloom.ops.group_norm import GroupNorm, GroupNormGrad
 from convloom.ops.linear import Linear, LinearDgrad, LinearWgrad
 from convloom.ops.loss import (
     SoftmaxCrossEntropy,
@@ -44,6 +46,14 @@ from convloom.ops.loss import (
 from convloom.ops.metrics import TopKCorrect
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
 from convloom.ops.precision import PRECISIONS, Round, RoundGradient, check_precision, rounded
+from convloom.ops.response_norm import (
+    ContrastNorm2d,
+    ContrastNorm2dGrad,
+    LocalResponseNorm,
+    LocalResponseNormGrad,
+    ResponseNorm2d,
+    ResponseNorm2dGrad,
+)
 from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
 from convloom.ops.update import SGD, AdamW, GradientNorm
 
@@ -64,6 +74,9 @@ __all__ = [
     "Add",
     "AvgPool2d",
     "AvgPool2dGrad",
+    "BatchNorm",
+    "BatchNormGrad",
+    "BatchNormInference",
     "BiasGrad",
     "Chain",
     "ChainEvaluate",
@@ -71,6 +84,8 @@ __all__ = [
     "ChainGradient",
     "ChainUpdate",
     "Concat",
+    "ContrastNorm2d",
+    "ContrastNorm2dGrad",
     "Conv2d",
     "Conv2dDgrad",
     "Conv2dWgrad",
@@ -86,9 +101,13 @@ __all__ = [
     "FusedLinearWgrad",
     "GradientNorm",
     "GradientScope",
+    "GroupNorm",
+    "GroupNormGrad",
     "Linear",
     "LinearDgrad",
     "LinearWgrad",
+    "LocalResponseNorm",
+    "LocalResponseNormGrad",
     "MaxPool2d",
     "MaxPool2dGrad",
     "Op",
@@ -97,6 +116,8 @@ __all__ = [
     "PooledConv2dGrad",
     "ReLU",
     "ReLUGrad",
+    "ResponseNorm2d",
+    "ResponseNorm2dGrad",
     "Round",
     "RoundGradient",
     "Slice",

@@ -55,9 +55,11 @@ class Op(ABC):
 
     Class attributes:
         differentiable: False for ops through which no gradient flows (metrics, updates).
+        gradient_note: what a person should know of the gradient; plans show it.
     """
 
     differentiable: ClassVar[bool] = True
+    gradient_note: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -69,13 +71,18 @@ class Op(ABC):
         return type(self).__name__
 
     @property
+    def arity_in(self) -> int | None:
+        """How many inputs an inference form takes of those of the op it stands for; None is all."""
+        return None
+
+    @property
     def arity_out(self) -> int:
         """Number of outputs."""
         return 1
 
     @property
     def inplace(self) -> Mapping[int, int]:
-        """{output index: input index} for outputs that may overwrite an input (updates do)."""
+        """{output index: input index} for outputs that overwrite an input: its new value."""
         return {}
 
     @abstractmethod
@@ -88,6 +95,10 @@ class Op(ABC):
 
         Never changes its inputs; logical (NCHW) shapes in and out.
         """
+
+    def check_training(self, *inputs: TensorSpec) -> None:
+        """Raises ShapeError where inputs of these shapes can be predicted but not trained on."""
+        return None
 
     def gradient(self, scope: GradientScope) -> Sequence[str | None]:
         """Add the backward ops; returns for each input the tensor of its gradient, or None."""
@@ -104,7 +115,8 @@ class Op(ABC):
     def inference(self) -> Op | None:
         """The op that stands for this one when a network only predicts.
 
-        Itself unless overridden; None means the op passes its first input through (dropout).
+        Itself unless overridden; None means the op passes its first input through (dropout). It
+        reads the first ``arity_in`` inputs, makes the first ``arity_out`` outputs, updates nothing.
         """
         return self
 

@@ -99,7 +99,7 @@ def save(checkpoint: Checkpoint, *, only: Iterable[str] | None = None) -> None:
         FileError: the file cannot be written; an old file is unchanged.
     """
     names = checkpoint.state if only is None else only
-    tensors = {name: np.ascontiguousarray(checkpoint.state[name]) for name in names}
+    tensors = {name: np.asarray(checkpoint.state[name], order="C") for name in names}
     training = {
         "version": VERSION,
         "settings": checkpoint.settings,

@@ -316,7 +316,8 @@ class Engine:
     def _new_storage(self) -> Storage:
         """Memory for everything that lives between steps, filled with the model's parameters."""
         trains = self.loss is not None and self.optimizer is not None
-        plan = self._training_plan(1, INDEX) if trains else self._prediction(1)
+        # Of two images, since batch norm may not be trained on one.
+        plan = self._training_plan(2, INDEX) if trains else self._prediction(1)
         self.model.initialize(self.seed)
         self._storage = storage = self._backend.storage(plan)
         self._held = storage.layouts

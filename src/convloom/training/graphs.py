@@ -77,13 +77,27 @@ def training_graph(
 
     Args:
         clip: whether gradients are scaled down to the norm in ``hyper``'s ``max_norm``.
+
+    Raises:
+        ShapeError: a batch too small to train on.
     """
     graph = _with_loss(forward, loss, kind)
+    check_training(graph)
     builder = GraphBuilder(graph)
     builder.declare("loss.grad", SCALAR, Role.CONTROL)
     parameters = graph.named(Role.PARAMETER)
     graph = differentiate(builder.build(), "loss", "loss.grad", parameters)
     return _with_update(graph, optimizer, clip)
+
+
+def check_training(graph: Graph) -> None:
+    """Raises ShapeError, naming the layer, where shapes allow prediction but no training."""
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        try:
+            node.op.check_training(*(graph.specs[name] for name in node.inputs))
+        except ShapeError as error:
+            raise error.within(node.layer) from None
 
 
 def _with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:

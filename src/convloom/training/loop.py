@@ -287,7 +287,7 @@ class Loop:
                 raise self._non_finite(f"{tensor} has become NaN or infinite")
         path = out / name
         saved = Checkpoint(path, state, self._settings, self.record(), self._made_by, self._network)
-        weights = [name for name, _ in self.trainer.model.named_parameters() if name in state]
+        weights = [name for name, _ in self.trainer.model.named_variables() if name in state]
         checkpoint.save(saved, only=weights if name == checkpoint.BEST else None)
         if name == checkpoint.LAST:
             self._saved = str(path)

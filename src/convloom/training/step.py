@@ -14,7 +14,7 @@ from convloom.ir import Graph, GraphBuilder, Plan, Role, ShapeError
 from convloom.nn.arguments import whole
 from convloom.training import arguments
 from convloom.training.engine import Engine
-from convloom.training.graphs import Loss, Optimizer
+from convloom.training.graphs import Loss, Optimizer, check_training
 
 if TYPE_CHECKING:
     from convloom.nn import Module
@@ -191,6 +191,7 @@ def _real(value: np.ndarray, what: str) -> np.ndarray:
 
 
 def _vjp_graph(forward: Graph, dy: np.ndarray) -> tuple[Graph, list[str]]:
+    check_training(forward)
     builder = GraphBuilder(forward)
     (output,) = forward.outputs
     spec = builder.spec(output)

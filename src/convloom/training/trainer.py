@@ -326,7 +326,7 @@ class Trainer:
 
     def _compiles(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """What the engine was made of, by what to call it when it has changed."""
-        forward = self.model.trace(shape, 1)
+        forward = self.model.trace(shape, 2)  # batch norm may not be trained on one image
         clip = self.clip_norm is not None
         return {
             "the network": forward,

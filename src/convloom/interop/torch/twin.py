@@ -18,15 +18,22 @@ Tensors = dict[str, torch.Tensor]
 
 
 class TorchTwin(torch.nn.Module):
-    """The forward graph as a torch module; parameters keep their names, dots as underscores."""
+    """The forward graph as a torch module; parameters keep their names, dots as underscores.
+
+    Buffers do as well, and change as PyTorch changes them.
+    """
 
     def __init__(self, graph: Graph, weights: dict[str, Any]) -> None:
         super().__init__()
         self.graph = graph
-        self.names = {name: name.replace(".", "_") for name in graph.named(Role.PARAMETER)}
+        variables = (*graph.named(Role.PARAMETER), *graph.named(Role.STATE))
+        self.names = {name: name.replace(".", "_") for name in variables}
         for name, attribute in self.names.items():
-            parameter = torch.nn.Parameter(torch.from_numpy(weights[name].copy()))
-            self.register_parameter(attribute, parameter)
+            value = torch.from_numpy(weights[name].copy())
+            if graph.role(name) is Role.PARAMETER:
+                self.register_parameter(attribute, torch.nn.Parameter(value))
+            else:
+                self.register_buffer(attribute, value)
         self.calls = [(node, _CALLS[node.op.name](node.op)) for node in graph.nodes]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -67,8 +74,39 @@ def _avg_pool2d(op: Any) -> Callable[..., torch.Tensor]:
     )
 
 
+def _batch_norm(op: Any) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        weight, bias = rest[:2] if op.affine else (None, None)
+        mean, variance, count = rest[-3:] if op.track else (None, None, None)
+        momentum = op.momentum
+        if count is not None:
+            count.add_(1)
+            momentum = 1.0 / float(count) if momentum is None else momentum
+        return functional.batch_norm(x, mean, variance, weight, bias, True, momentum or 0.0, op.eps)
+
+    return call
+
+
+def _group_norm(op: Any) -> Callable[..., torch.Tensor]:
+    def call(
+        x: torch.Tensor, weight: torch.Tensor | None = None, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return functional.group_norm(x, op.groups, weight, bias, op.eps)
+
+    return call
+
+
+def _local_response_norm(op: Any) -> Callable[..., torch.Tensor]:
+    if op.blocked:
+        raise ValueError("PyTorch has no blocked local response normalisation")
+    return lambda x: functional.local_response_norm(x, op.size, op.alpha, op.beta, op.k)
+
+
 _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
+    "BatchNorm": _batch_norm,
     "Conv2d": _conv2d,
+    "GroupNorm": _group_norm,
+    "LocalResponseNorm": _local_response_norm,
     "Linear": lambda op: functional.linear,
     "ReLU": lambda op: functional.relu,
     "MaxPool2d": _max_pool2d,

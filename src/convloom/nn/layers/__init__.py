@@ -18,6 +18,14 @@ from convloom.nn.layers.container import ModuleList, Sequential
 from convloom.nn.layers.conv import Conv2d
 from convloom.nn.layers.dropout import Dropout
 from convloom.nn.layers.linear import Linear
+from convloom.nn.layers.norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    ContrastNorm2d,
+    GroupNorm,
+    LocalResponseNorm,
+    ResponseNorm2d,
+)
 from convloom.nn.layers.pool import (
     AdaptiveAvgPool2d,
     AdaptiveMaxPool2d,
@@ -33,18 +41,24 @@ __all__ = [
     "AdaptiveAvgPool2d",
     "AdaptiveMaxPool2d",
     "AvgPool2d",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "ContrastNorm2d",
     "Conv2d",
     "Dropout",
     "Flatten",
+    "GroupNorm",
     "Hardswish",
     "Hardtanh",
     "Identity",
     "LeakyReLU",
     "Linear",
+    "LocalResponseNorm",
     "MaxPool2d",
     "ModuleList",
     "ReLU",
     "ReLU6",
+    "ResponseNorm2d",
     "Sequential",
     "SiLU",
     "Sigmoid",
