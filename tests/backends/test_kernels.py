@@ -18,6 +18,7 @@ from convloom.ops import (
     Concat,
     Dropout,
     DropoutGrad,
+    FilterLimit,
     Flatten,
     GradientNorm,
     Linear,
@@ -32,6 +33,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
+    VelocitySGD,
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.fused import FusedLinear, FusedLinearDgrad, FusedLinearWgrad
@@ -312,6 +314,15 @@ class TestUpdate:
         )  # fmt: skip
         norm = [np.array([3.0])] if clip else []
         compare(op, rates, *norm, *self.tensors(4))
+
+    def test_velocity(self) -> None:
+        limits = (None, FilterLimit(False, 0.0, 0.3), None, None)
+        op = VelocitySGD(limits)
+        rates = np.array([0.1, 0.2, 0.0, 1.0, 0.9, 0.8, 0.9, 0.0, 5e-4, 0.0, 0.1, 0.1])
+        compare(op, rates, *self.tensors(3))
+        filters = normals((6, 4, 3, 3), 0)
+        centred = VelocitySGD((FilterLimit(True, 0.02, 0.03),))
+        compare(centred, np.array([0.1, 0.9, 0.0]), filters, normals((6, 4, 3, 3), 1), 0 * filters)
 
     def test_updates_happen_in_place(self) -> None:
         done = outcome(

@@ -27,6 +27,11 @@ def same_order(a: Layout, b: Layout) -> bool:
     return (a.order, a.view) == (b.order, b.view)
 
 
+def rows_together(spec: TensorSpec) -> bool:
+    """Whether axis 0 is outermost in memory, so that its slices (filters) lie one by one."""
+    return spec.layout.order is None or spec.layout.order[0] == 0
+
+
 @dataclass
 class WorkspaceBuilder:
     """Collects the workspace of a step.

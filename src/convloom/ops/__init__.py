@@ -56,6 +56,7 @@ from convloom.ops.response_norm import (
 )
 from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
 from convloom.ops.update import SGD, AdamW, GradientNorm
+from convloom.ops.velocity import FilterLimit, VelocitySGD
 
 __all__ = [
     "COUNTER",
@@ -92,6 +93,7 @@ __all__ = [
     "ConvGeometry",
     "Dropout",
     "DropoutGrad",
+    "FilterLimit",
     "Flatten",
     "FusedConv2d",
     "FusedConv2dDgrad",
@@ -126,6 +128,7 @@ __all__ = [
     "TargetError",
     "TopKCorrect",
     "Unflatten",
+    "VelocitySGD",
     "Window",
     "check_precision",
     "check_targets",

@@ -34,6 +34,7 @@ from convloom.ops import (
     Conv2dWgrad,
     Dropout,
     DropoutGrad,
+    FilterLimit,
     Flatten,
     FusedConv2d,
     FusedConv2dDgrad,
@@ -55,6 +56,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
+    VelocitySGD,
 )
 from convloom.ops.base import Op
 from convloom.ops.control import counter_vector, hyper_vector
@@ -146,6 +148,9 @@ def problems() -> Iterator[Problem]:
     yield AdamW((1.0, 0.0), (1.0, 1.0)), (hyper, *[p] * 8), None
     yield AdamW((1.0,), (1.0,), clip=True), (hyper, norm, *[p] * 4), None
     yield GradientNorm(), (p, f(7)), None
+    for centred in (False, True):
+        limit = FilterLimit(centred, 0.1, 1.0)
+        yield VelocitySGD((limit,)), (np.zeros(3), *[p] * 3), None
 
 
 @cache

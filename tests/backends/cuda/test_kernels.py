@@ -36,6 +36,7 @@ from convloom.ops import (
     Conv2dWgrad,
     Dropout,
     DropoutGrad,
+    FilterLimit,
     Flatten,
     FusedConv2d,
     FusedConv2dDgrad,
@@ -57,6 +58,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
+    VelocitySGD,
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
@@ -541,6 +543,11 @@ class TestUpdate:
             op = AdamW(self.DECAYS, self.RATES, clip)
             trials.append(Trial(op, (rates, *norm, *self.tensors(4))))
         check(trials, backend, rung)
+
+    def test_velocity(self, backend: Backend, rung: str) -> None:
+        limits = (None, FilterLimit(False, 0.0, 0.3), None, None, FilterLimit(True, 0.02, 0.03))
+        rates = np.array([0.1, 0.2, 0.0, 1.0, 0.3, 0.1] + [0.9] * 6 + [5e-4, 0, 0.1, 0, 0.1, 0])
+        check([Trial(VelocitySGD((*limits, None)), (rates, *self.tensors(3)))], backend, rung)
 
     def test_many_parameters(self, backend: Backend, rung: str) -> None:
         """More tensors than one launch takes."""

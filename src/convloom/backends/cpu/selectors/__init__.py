@@ -49,6 +49,7 @@ FAMILIES = {
     ),
     "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
     "update": ("SGD", "AdamW", "GradientNorm"),
+    "velocity": ("VelocitySGD",),
 }
 
 

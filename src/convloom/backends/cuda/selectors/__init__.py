@@ -52,6 +52,7 @@ FAMILIES = {
     "reduction": ("BiasGrad", "GradientNorm"),
     "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
     "update": ("SGD", "AdamW"),
+    "velocity": ("VelocitySGD",),
 }
 
 

@@ -1,0 +1,61 @@
+"""Against the rule written out, and against the 2012 code's own habits: a filter at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from convloom.ir import ShapeError, TensorSpec
+from convloom.ops import FilterLimit, VelocitySGD
+from tests.ops.gradcheck import evaluate
+
+SHAPES = ((4, 3, 2, 2), (5,), (3, 7))
+
+
+def normals(seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape) for shape in SHAPES]
+
+
+def test_the_rate_is_inside_the_velocity() -> None:
+    """A rate that falls to 0 leaves what earlier rates built up."""
+    eps, momentum, decay = (0.1, 0.0, 0.3), (0.9, 0.8, 0.0), (0.0, 0.5, 0.01)
+    w, v = normals(0), [np.zeros(shape) for shape in SHAPES]
+    expected_w, expected_v = [x.copy() for x in w], [x.copy() for x in v]
+    for step, scale in enumerate((1.0, 0.5, 0.0)):
+        g = normals(step + 1)
+        hyper = np.array([*(scale * e for e in eps), *momentum, *decay])
+        made = evaluate(VelocitySGD((None,) * 3), hyper, *w, *g, *v)
+        w, v = list(made[:3]), list(made[3:])
+        for i in range(3):
+            rate = scale * eps[i]
+            expected_v[i] = (
+                momentum[i] * expected_v[i] - rate * g[i] - rate * decay[i] * expected_w[i]
+            )
+            expected_w[i] = expected_w[i] + expected_v[i]
+        for ours, theirs in zip((*w, *v), (*expected_w, *expected_v), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-15)
+    assert np.abs(v[0]).max() > 0
+
+
+@pytest.mark.parametrize("centred", (False, True))
+def test_filters_are_brought_between_the_bounds(centred: bool) -> None:
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((6, 3, 2, 2)) * np.array([1, 10, 0.01, 1, 100, 0]).reshape(-1, 1, 1, 1)
+    limit = FilterLimit(centred, 0.05, 0.3)
+    zero = np.zeros_like(w)
+    new, _ = evaluate(VelocitySGD((limit,)), np.zeros(3), w, zero, zero)
+    for before, after in zip(w, new, strict=True):
+        size = np.linalg.norm(before - (before.mean() if centred else 0)) / before.size
+        factor = 1.0 if size == 0 else min(max(size, 0.05), 0.3) / size
+        np.testing.assert_allclose(after, before * factor, rtol=1e-12)
+
+
+def test_tensors_that_do_not_belong_together_are_refused() -> None:
+    op, spec, rates = VelocitySGD((None,)), TensorSpec((2, 3)), TensorSpec((3,), "float64")
+    with pytest.raises(ShapeError, match="take 4 tensors, got 3"):
+        op.infer(rates, spec, spec)
+    with pytest.raises(ShapeError, match="must have 3 rates"):
+        op.infer(TensorSpec((2,), "float64"), spec, spec, spec)
+    with pytest.raises(ShapeError, match="have shapes"):
+        op.infer(rates, spec, TensorSpec((3, 2)), spec)
