@@ -346,7 +346,10 @@ class CudaGpu:
     def mark(self) -> Mark:
         """The moment when all that has been asked so far is done."""
         self._enter()
-        return _Mark(self._stream.record())
+        try:
+            return _Mark(self._stream.record())
+        except Exception as error:
+            raise _translated(error, _FAILED) from None
 
     def synchronize(self) -> None:
         """Wait until all is done.
@@ -385,7 +388,10 @@ class CudaGpu:
                 "the first use of device cuda"
             )
         if not getattr(self._thread, "entered", False):
-            self._core.Device(0).set_current()
+            try:
+                self._core.Device(0).set_current()
+            except Exception as error:
+                raise _translated(error, "the GPU cannot be used in this thread") from None
             self._thread.entered = True
 
     def _ask(self, function: str, *arguments: Any) -> Sequence[Any]:
@@ -455,13 +461,20 @@ class _Memory:
 
 
 class _Pinned:
-    """Page-locked host memory that is freed with the object."""
+    """Page-locked host memory that is freed when nobody holds a view of it."""
 
     def __init__(self, gpu: CudaGpu, nbytes: int) -> None:
-        (pointer,) = gpu._ask("cuMemAllocHost", max(nbytes, 1))
+        try:
+            (pointer,) = gpu._ask("cuMemAllocHost", max(nbytes, 1))
+        except DeviceError as error:
+            raise DeviceError(
+                f"{nbytes:,} bytes of the host's memory cannot be locked for the GPU: {error}"
+            ) from None
         address = int(pointer)
-        self.array = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-        weakref.finalize(self, _free, gpu, "cuMemFreeHost", address)
+        held = (ctypes.c_uint8 * nbytes).from_address(address)
+        self.array = np.ctypeslib.as_array(held)
+        # Every view holds ``held``, so results that are on their way outlive what asked for them.
+        weakref.finalize(held, _free, gpu, "cuMemFreeHost", address)
 
 
 class _Mark:
