@@ -6,6 +6,7 @@ the short last batch of an epoch costs a plan and no compilation.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from convloom.compiler import compile_graph
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError, TensorSpec
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
+from convloom.ops.precision import FP32, check_precision
 from convloom.training.arguments import check_model
 from convloom.training.graphs import (
     INDEX,
@@ -35,6 +37,7 @@ from convloom.training.protocols import StepResult
 if TYPE_CHECKING:
     from convloom.nn import Module
 
+_LOG = logging.getLogger("convloom")
 #: Bound executables kept at a time; the least recently used goes first.
 _KEPT_EXECUTABLES = 6
 
@@ -57,10 +60,12 @@ class Engine:
         seed: of initial parameters and dropout masks.
         max_norm: clip gradients to this global norm; None leaves them alone.
         watch: tensors of the training step to keep for ``read``, besides those that are kept.
+        precision: ``fp32``, ``tf32`` or ``bf16``: what operands of products are rounded to, where
+            a kernel can. A warning in the log names the layers that compute in fp32 none the less.
 
     Raises:
-        ConvloomError: a device that is not there, an unknown rung, shapes that cannot fit, no such
-            tensor to watch.
+        ConvloomError: a device that is not there, an unknown rung or precision, shapes that
+            cannot fit, no such tensor to watch.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Engine:
         seed: int = 0,
         max_norm: float | None = None,
         watch: Sequence[str] = (),
+        precision: str = FP32,
     ) -> None:
         check_model(model)
         self.model = model
@@ -86,6 +92,8 @@ class Engine:
         self.seed = seed
         self.max_norm = max_norm
         self.watch = tuple(watch)
+        self.precision = check_precision(precision)
+        self._told: set[str] = set()
         self.steps_done = 0
         self._backend = get_backend(self.device)
         self.lock = Lock()
@@ -306,7 +314,17 @@ class Engine:
         )
 
     def _compiled(self, graph: Graph, watch: Sequence[str] = ()) -> Plan:
-        return compile_graph(graph, self._backend, self.kernels, self._held, watch=watch)
+        plan = compile_graph(graph, self._backend, self.kernels, self._held, self.precision, watch)
+        if self.precision != FP32:
+            self._tell(plan)
+        return plan
+
+    def _tell(self, plan: Plan) -> None:
+        """Log, once, what a plan notes: why not everything computes in the precision asked for."""
+        for note in plan.notes:
+            if note not in self._told:
+                _LOG.warning("precision %s: %s", self.precision, note)
+        self._told.update(plan.notes)
 
     def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         if key not in self._plans:
