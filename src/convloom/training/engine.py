@@ -101,6 +101,7 @@ class Engine:
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
         self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
+        self._slots = HYPER if optimizer is None else optimizer.slots
         #: What lies in memory already, in an order that every further plan must keep to.
         self._held: Mapping[str, TensorSpec] = {}
         self._storage = self._new_storage()
@@ -119,13 +120,13 @@ class Engine:
         """Set learning rate, momentum and the like; they hold until set again.
 
         Raises:
-            KeyError: a name that is not in ``ops.control.HYPER``.
+            KeyError: a name that is not among the optimizer's ``slots``.
         """
         if "hyper" not in self._storage.layouts:
             return
         current = self._storage.read("hyper")
         for name, value in values.items():
-            current[_slot(name)] = value
+            current[self._slot(name)] = value
         self._storage.write("hyper", current)
 
     def train_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
@@ -177,18 +178,18 @@ class Engine:
         self.steps_done += updates
 
     def hyper_rows(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
-        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, len(HYPER)).
+        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, slots).
 
         Raises:
-            KeyError: a name that is not in ``ops.control.HYPER``.
+            KeyError: a name that is not among the optimizer's ``slots``.
         """
-        row = np.zeros(len(HYPER))
+        row = np.zeros(len(self._slots))
         if "hyper" in self._storage.layouts:
             row = self._storage.read("hyper")
-        rows = np.empty((len(values), len(HYPER)))
+        rows = np.empty((len(values), len(row)))
         for i, named in enumerate(values):
             for name, value in named.items():
-                row[_slot(name)] = value
+                row[self._slot(name)] = value
             rows[i] = row
         return rows
 
@@ -381,6 +382,11 @@ class Engine:
         if kind is PROBABILITY:
             executable.write("label", target.argmax(axis=1).astype(np.int64))
 
+    def _slot(self, name: str) -> int:
+        if name not in self._slots:
+            raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(self._slots)}")
+        return self._slots.index(name)
+
     def _result(self, executable: Executable, n: int) -> StepResult:
         correct = executable.read("correct")
         loss = float(executable.read("loss"))
@@ -420,9 +426,3 @@ class Engine:
                 )
             x = x.astype(np.float32)
         return x
-
-
-def _slot(name: str) -> int:
-    if name not in HYPER:
-        raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(HYPER)}")
-    return HYPER.index(name)

@@ -59,7 +59,7 @@ class TrainingStep:
         """Change rates from the next step on (``lr=0.1``); nothing is compiled again.
 
         Raises:
-            KeyError: a name that is not in ``ops.control.HYPER``.
+            KeyError: a name that is not among the optimizer's ``slots``.
         """
         self._engine.set_hyper(**values)
         self._overrides.update(values)
