@@ -41,8 +41,13 @@ def test_vgg_small() -> None:
 
 @pytest.mark.parametrize("name", models.names())
 def test_they_fit_any_data_set(name: str) -> None:
-    model = models.build(name, num_classes=100, in_channels=2, image_size=(20, 9))
-    assert model.trace((2, 20, 9), 3).specs["output"].shape == (3, 100)
+    shape = (2, 90, 70) if "alexnet" in name else (2, 40, 33) if name == "vgg16" else (2, 20, 13)
+    model = models.build(name, num_classes=100, in_channels=2, image_size=shape[1:])
+    assert model.trace(shape, 3).specs["output"].shape == (3, 100)
+
+
+@pytest.mark.parametrize("name", ["lenet", "lenet5", "vgg-small", "vgg16", "alexnet"])
+def test_images_that_are_too_small(name: str) -> None:
     with pytest.raises(ShapeError, match="layer '"):
         models.build(name, image_size=1 if name == "vgg-small" else 3)
 
@@ -55,7 +60,9 @@ def test_their_start_can_be_chosen() -> None:
 def test_unknown_names() -> None:
     with pytest.raises(models.ModelError, match=r"'lennet'; did you mean lenet\? Known are lenet,"):
         models.build("lennet")
-    with pytest.raises(models.ModelError, match=r"unknown network 'gpt'; known are lenet, vgg-s"):
+    with pytest.raises(
+        models.ModelError, match=r"unknown network 'gpt'; known are lenet, lenet5, vgg-s"
+    ):
         models.get("gpt")
 
 

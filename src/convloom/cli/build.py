@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from convloom.backends.cuda.launch import Specialisation
     from convloom.backends.cuda.nvrtc import Cubin
     from convloom.backends.feeding import Crops
-    from convloom.ir import Graph, Plan, TensorSpec
+    from convloom.ir import Plan
     from convloom.training.config import RunConfig
 
 #: The kinds of GPU in use, oldest first: Turing to Blackwell.
@@ -51,7 +50,6 @@ def build(
     data: options.ShapeOf = None,
     input_shape: options.InputShape = None,
     kernels: options.Kernels = None,
-    precision: options.Precision = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile a network's CUDA kernels into the cache; neither a GPU nor a driver is needed.
@@ -71,7 +69,6 @@ def build(
         "data": data,
         "device": "cuda",
         "kernels": kernels,
-        "precision": precision,
     }
     with as_usage():
         config = resolve({}, flags)
@@ -104,19 +101,15 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     clips = config.clip_norm is not None
     training = training_graph(forward, loss, INDEX, config.make_optimizer(), clips)
     backend = get_backend("cuda")
-
-    def made(graph: Graph, held: Mapping[str, TensorSpec]) -> Plan:
-        return compile_graph(graph, backend, config.kernels, held, config.precision)
-
-    first = made(training, {})
+    first = compile_graph(training, backend, config.kernels)
     # Weights keep the order that training chose; those that were only loaded take the best.
     kept = (*forward.named(Role.PARAMETER), *forward.named(Role.STATE))
     held = {name: first.spec(name) for name in kept}
     return [
         first,
-        made(evaluation_graph(forward, loss, INDEX), held),
-        made(prediction_graph(forward), held),
-        made(prediction_graph(forward), {}),
+        compile_graph(evaluation_graph(forward, loss, INDEX), backend, config.kernels, held),
+        compile_graph(prediction_graph(forward), backend, config.kernels, held),
+        compile_graph(prediction_graph(forward), backend, config.kernels),
     ]
 
 

@@ -166,7 +166,6 @@ def train(
     ] = None,
     device: options.Device = None,
     kernels: options.Kernels = None,
-    precision: options.Precision = None,
     input: options.Input = None,
     threads: options.Threads = None,
     out: Annotated[
@@ -221,7 +220,6 @@ def train(
         "seed": seed,
         "device": device,
         "kernels": kernels,
-        "precision": precision,
         "input": input,
         "out": out,
         "checkpoint_every": checkpoint_every,

@@ -36,15 +36,13 @@ from convloom.ops import (
     Linear,
     LinearDgrad,
     LinearWgrad,
-    Mul,
     ReLU,
     ReLUGrad,
     Unflatten,
-    WeightedSum,
 )
 
 #: Ops that read and write tensors of one shape element by element, whatever their order in memory.
-_ELEMENTWISE = (Activation, ActivationGrad, Add, Mul, ReLU, ReLUGrad, WeightedSum)
+_ELEMENTWISE = (Activation, ActivationGrad, Add, ReLU, ReLUGrad)
 #: {op: (operands in activation order, the weight-shaped operand)}; outputs count after inputs.
 _LINEAR: Mapping[Any, tuple[int, int]] = {
     Linear: (0, 1),

@@ -76,10 +76,17 @@ class Uniform:
 @dataclass(frozen=True)
 class HeNormal:
     """Normal with variance 2/fan_in (He et al., arXiv 1502.01852); torch's kaiming_normal_ for
-    ReLU."""
+    ReLU.
+
+    Attributes:
+        outputs: take fan_out, which keeps the variance of gradients, not of activations.
+    """
+
+    outputs: bool = False
 
     def draw(self, shape: tuple[int, ...], seed: int, name: str) -> np.ndarray:
-        return random.normal(seed, name, shape, std=math.sqrt(2.0 / max(fans(shape)[0], 1)))
+        fan = fans(shape)[int(self.outputs)]
+        return random.normal(seed, name, shape, std=math.sqrt(2.0 / max(fan, 1)))
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ class XavierUniform:
 _BY_NAME: dict[str, tuple[Callable[..., Initialiser], int]] = {
     "he": (HeNormal, 0),
     "kaiming_normal": (HeNormal, 0),
+    "kaiming_normal_fan_out": (lambda: HeNormal(outputs=True), 0),
     "kaiming_uniform": (HeUniform, 1),
     "xavier": (XavierUniform, 0),
     "xavier_uniform": (XavierUniform, 0),
@@ -131,9 +139,9 @@ def resolve(init: str | Initialiser, fan_in: int) -> tuple[Initialiser, Initiali
 
     Args:
         init: an initialiser for the weight (the bias begins at 0), or a name: ``he`` or
-            ``kaiming_normal``, ``kaiming_uniform``, ``xavier`` or ``xavier_uniform``,
-            ``xavier_normal``, ``normal(0.01)``, ``constant(0)``; the bias begins at 0 with each of
-            them. ``pytorch`` draws weight and bias as torch.nn does, from
+            ``kaiming_normal``, ``kaiming_normal_fan_out``, ``kaiming_uniform``, ``xavier`` or
+            ``xavier_uniform``, ``xavier_normal``, ``normal(0.01)``, ``constant(0)``; the bias
+            begins at 0 with each of them. ``pytorch`` draws weight and bias as torch.nn does, from
             uniform(-1/sqrt(fan_in), 1/sqrt(fan_in)).
         fan_in: of the layer's weight.
 

@@ -12,7 +12,6 @@ from convloom.ops.adaptive_pool import (
     AdaptiveMaxPool2d,
     AdaptiveMaxPool2dGrad,
 )
-from convloom.ops.arithmetic import Mul, WeightedSum
 from convloom.ops.base import GradientScope, Op, from_json, to_json
 from convloom.ops.batch_norm import BatchNorm, BatchNormGrad, BatchNormInference
 from convloom.ops.chain import (
@@ -33,7 +32,6 @@ from convloom.ops.fused import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
-    FusedSum,
     PooledConv2dGrad,
 )
 from convloom.ops.geometry import Pair, Window, pair
@@ -103,7 +101,6 @@ __all__ = [
     "FusedLinear",
     "FusedLinearDgrad",
     "FusedLinearWgrad",
-    "FusedSum",
     "GradientNorm",
     "GradientScope",
     "GroupNorm",
@@ -115,7 +112,6 @@ __all__ = [
     "LocalResponseNormGrad",
     "MaxPool2d",
     "MaxPool2dGrad",
-    "Mul",
     "Op",
     "Operands",
     "Pair",
@@ -133,7 +129,6 @@ __all__ = [
     "TopKCorrect",
     "Unflatten",
     "VelocitySGD",
-    "WeightedSum",
     "Window",
     "check_precision",
     "check_targets",

@@ -15,6 +15,42 @@ def _frozen(**values: Any) -> Mapping[str, Any]:
     return MappingProxyType(values)
 
 
+#: What networks for ImageNet share; the data set is a person's own folder.
+_IMAGENET: Mapping[str, Any] = _frozen(
+    data="imagenet",
+    epochs=90,
+    batch_size=128,
+    optimizer="sgd",
+    lr=0.01,
+    momentum=0.9,
+    weight_decay=5e-4,
+    schedule="step:every=30,gamma=0.1",
+    resize=256,
+    image_size=224,
+    flip=True,
+)
+
+
+#: Of residual networks on CIFAR; the paper's, but for one cycle in place of its 164 epochs.
+_CIFAR_RESNET: Mapping[str, Any] = _frozen(
+    data="cifar10",
+    epochs=40,
+    batch_size=128,
+    optimizer="sgd",
+    lr=0.2,
+    momentum=0.9,
+    nesterov=True,
+    weight_decay=5e-4,
+    schedule="one-cycle",
+    crop=4,
+    flip=True,
+)
+
+
+def _imagenet(**changes: Any) -> Mapping[str, Any]:
+    return _frozen(**{**_IMAGENET, **changes})
+
+
 #: {network: settings}. A network without a recipe, a person's own say, starts from RunConfig.
 RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -47,6 +83,27 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             crop=4,
             flip=True,
         ),
+        "lenet5": _frozen(
+            data="mnist",
+            epochs=10,
+            batch_size=64,
+            optimizer="sgd",
+            lr=0.05,
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=5e-4,
+            schedule="one-cycle",
+        ),
+        "resnet20": _CIFAR_RESNET,
+        "resnet56": _CIFAR_RESNET,
+        # Section 5 of the paper: batches of 128, rate 0.01 divided by 10 three times in about 90
+        # epochs, decay 5e-4; colours and crops as its section 4.1.
+        "alexnet": _imagenet(colour_noise=0.1, schedule="step:every=23,gamma=0.1"),
+        # torchvision's training reference: batches of 32 on each of eight GPUs.
+        "alexnet-torchvision": _imagenet(batch_size=256, weight_decay=1e-4),
+        "vgg16": _imagenet(batch_size=256, weight_decay=1e-4),
+        "resnet18": _imagenet(batch_size=256, lr=0.1, weight_decay=1e-4),
+        "mobilenet-v1-small": _imagenet(batch_size=256, lr=0.1, weight_decay=4e-5),
     }
 )
 

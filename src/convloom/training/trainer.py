@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convloom.ir import ConvloomError
-from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
@@ -55,9 +54,6 @@ class Trainer:
             ``cuda-sim`` (the GPU's kernels on this machine, to look into them; slow) or
             ``reference`` (plain NumPy; slow).
         kernels: ``auto``, or the highest rung of the device's ladder to use.
-        precision: ``fp32``, ``tf32`` or ``bf16``: what the operands of convolutions and Linear
-            layers are rounded to, where the device has such kernels; sums, losses, weights and
-            updates stay float32. The log names the layers that compute in fp32 none the less.
         input: how batches reach a GPU. ``resident`` keeps the data set in its memory, ``stream``
             copies each batch while the steps before it run, ``auto`` keeps what fits well and
             streams the rest. All give the same bits; on other devices there is ``auto`` only.
@@ -85,7 +81,6 @@ class Trainer:
         batch_size: int = 64,
         device: str = "auto",
         kernels: str = "auto",
-        precision: str = FP32,
         input: str = "auto",
         seed: int = 0,
         schedule: Schedule | str | None = None,
@@ -119,11 +114,6 @@ class Trainer:
         self.batch_size = batch_size
         self.device = device
         self.kernels = kernels
-        _require(
-            precision in PRECISIONS,
-            f"precision must be {' or '.join(map(repr, PRECISIONS))}: {precision!r}",
-        )
-        self.precision = precision
         _require(input in INPUTS, f"input must be {' or '.join(map(repr, INPUTS))}: {input!r}")
         self.input = input
         self.seed = seed
@@ -270,9 +260,7 @@ class Trainer:
                 is taken as given.
         """
         size = batch_size or self.batch_size
-        return prediction.predict(
-            self.model, images, batch_size=size, device=self.device, precision=self.precision
-        )
+        return prediction.predict(self.model, images, batch_size=size, device=self.device)
 
     # What follows prepares the model and the engine.
 
@@ -317,7 +305,6 @@ class Trainer:
                 input_shape=shape,
                 device=self.device,
                 kernels=self.kernels,
-                precision=self.precision,
                 seed=self.seed,
                 max_norm=self.clip_norm,
             )
@@ -346,10 +333,9 @@ class Trainer:
             "the loss or the optimizer's rule": training_graph(
                 forward, self.loss, INDEX, self.optimizer, clip
             ),
-            "device, kernels, precision, seed or clip_norm": (
+            "device, kernels, seed or clip_norm": (
                 self.device,
                 self.kernels,
-                self.precision,
                 self.seed,
                 self.clip_norm,
             ),

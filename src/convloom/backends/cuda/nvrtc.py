@@ -269,11 +269,8 @@ def compiler_identity() -> str:
 
 def supported_architectures() -> tuple[str, ...]:
     """What the installed NVRTC compiles for, as ``sm_90``, oldest first. Raises KernelError."""
-    cuda_core()
-    try:
-        _, found = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
-    except Exception as error:
-        raise _not_loaded(str(error).strip().partition("\n")[0]) from None
+    compiler_identity()
+    _, found = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
     return tuple(f"sm_{number}" for number in found)
 
 

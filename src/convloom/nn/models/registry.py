@@ -13,7 +13,15 @@ from convloom.nn.module import Module
 #: {name: (module, function)}.
 _FACTORIES = {
     "lenet": ("convloom.nn.models.lenet", "lenet"),
+    "lenet5": ("convloom.nn.models.lenet5", "lenet5"),
     "vgg-small": ("convloom.nn.models.vgg", "vgg_small"),
+    "vgg16": ("convloom.nn.models.vgg", "vgg16"),
+    "alexnet": ("convloom.nn.models.alexnet", "alexnet"),
+    "alexnet-torchvision": ("convloom.nn.models.alexnet", "alexnet_torchvision"),
+    "resnet18": ("convloom.nn.models.resnet", "resnet18"),
+    "resnet20": ("convloom.nn.models.resnet", "resnet20"),
+    "resnet56": ("convloom.nn.models.resnet", "resnet56"),
+    "mobilenet-v1-small": ("convloom.nn.models.mobilenet", "mobilenet_v1_small"),
 }
 
 
