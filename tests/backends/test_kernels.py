@@ -20,12 +20,14 @@ from convloom.ops import (
     DropoutGrad,
     FilterLimit,
     Flatten,
+    FusedSum,
     GradientNorm,
     Linear,
     LinearDgrad,
     LinearWgrad,
     MaxPool2d,
     MaxPool2dGrad,
+    Mul,
     ReLU,
     ReLUGrad,
     Slice,
@@ -34,6 +36,7 @@ from convloom.ops import (
     TopKCorrect,
     Unflatten,
     VelocitySGD,
+    WeightedSum,
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.fused import FusedLinear, FusedLinearDgrad, FusedLinearWgrad
@@ -110,6 +113,16 @@ class TestElementwise:
         compare(ReLU(), a, exact=True)
         compare(ReLUGrad(), a, b, exact=True)
         compare(Add(), a, b, exact=True)
+        compare(Mul(), a, b, exact=True)
+        compare(FusedSum((1.0, 1.0)), a, b, exact=True)
+
+    @pytest.mark.parametrize("count", (1, 3, 6))
+    def test_sums(self, count: int) -> None:
+        terms = [integers((3, 7), at) for at in range(count)]
+        some = tuple(float(at % 3) - 1 for at in range(count))
+        for coefficients in ((1.0,) * count, some):
+            compare(WeightedSum(coefficients), *terms, exact=True)
+            compare(FusedSum(coefficients), *terms, exact=True)
 
     def test_row_major_input_is_reordered(self) -> None:
         x = with_specials((3, 5, 70, 9), 0)

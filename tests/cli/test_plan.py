@@ -45,6 +45,19 @@ def test_kernels_and_device_are_capped() -> None:
     assert {step["rung"] for step in steps("lenet", "--device", "reference")} == {"reference"}
 
 
+def test_precision_makes_a_chain_or_a_note() -> None:
+    given = ("plan", "lenet", "--batch-size", "2", "--precision", "bf16")
+    result = invoke(*given, "--device", "reference", "--json")
+    document = json.loads(result.stdout)
+    assert [step["op"] for step in document["steps"]] == ["ChainUpdate"]
+    assert document["precision"] == "bf16"
+    result = invoke(*given, "--device", "cpu", "--inference")
+    assert "note: only on-chip segments compute in bf16; in fp32: 0 (Conv2d)" in result.stdout
+    result = invoke("plan", "lenet", "--precision", "fp8")
+    assert result.exit_code == 2
+    assert "--precision must be 'fp32' or 'tf32' or 'bf16'" in result.stderr
+
+
 @pytest.mark.parametrize("shape", ["3,20,24", "3x20x24", "3×20×24"])
 def test_input_shape(shape: str) -> None:
     found = steps("vgg-small", "--batch-size", "2", "--input-shape", shape)

@@ -106,12 +106,14 @@ def test_train_quiet_prints_the_result_only(tmp_path: Path) -> None:
     assert second == f"saved in {tmp_path / 'a' / 'last.safetensors'}"
 
 
-def test_flags_reach_the_settings(tmp_path: Path, net: Path) -> None:
+def test_flags_reach_the_settings(
+    tmp_path: Path, net: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "a"
     flags = words(
         "--epochs 1 --batch-size 32 --optimizer adamw --lr 0.002 --weight-decay 0.1 "
         "--schedule cosine:final=0,warmup=0.5 --clip-norm 2 --label-smoothing 0.1 --augment "
-        "--crop 1 --seed 3 --device cpu --kernels dense --checkpoint-every 10"
+        "--crop 1 --seed 3 --device cpu --kernels dense --precision tf32 --checkpoint-every 10"
     )
     result = invoke("train", f"{net}:make_model", "--data", "digits", *flags, "--out", out)
     assert result.exit_code == 0, result.output
@@ -121,6 +123,8 @@ def test_flags_reach_the_settings(tmp_path: Path, net: Path) -> None:
     assert (config.clip_norm, config.label_smoothing) == (2.0, 0.1)
     assert (config.crop, config.flip, config.seed) == (1, True, 3)
     assert (config.device, config.kernels, config.checkpoint_every) == ("cpu", "dense", 10)
+    assert config.precision == "tf32"
+    assert "precision tf32: only on-chip segments compute in tf32" in caplog.text
 
 
 def test_both_ways_of_input_on_the_simulator(tmp_path: Path, net: Path) -> None:

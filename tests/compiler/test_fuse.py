@@ -142,3 +142,22 @@ def test_fully_connected_layers() -> None:
     assert kinds(after)["FusedLinearDgrad"] == 2
     assert kinds(after)["ReLUGrad"] == 0
     same_results(before, after, model)
+
+
+def test_a_residual_connection_and_its_rectifier_become_one_node() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(32, 10)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            y = nn.relu(x + self.conv(x))
+            y = nn.relu(nn.functional.weighted_sum([y, self.conv(y)], [0.5, 2.0]))
+            return self.fc(y.flatten(1))
+
+    model = Net()
+    before = training(model, (2, 4, 4))
+    after = fused(before)
+    assert kinds(after)["FusedSum"] == 2
+    assert not {"WeightedSum", "ReLU"} & set(kinds(after))
+    same_results(before, after, model)

@@ -33,6 +33,7 @@ class InterpretedEngine:
         kernels: str = "auto",
         seed: int = 0,
         max_norm: float | None = None,
+        precision: str = "fp32",
     ) -> None:
         self.model, self.loss, self.optimizer = model, loss, optimizer
         self.input_shape, self.max_norm = input_shape, max_norm

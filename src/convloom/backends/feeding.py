@@ -95,7 +95,7 @@ class ResidentRunner(Protocol):
 
         Args:
             order: (steps, batch size) indices of samples.
-            rates: (steps, len(HYPER)) float64, the hyper values of each step; None for a plan that
+            rates: (steps, values) float64, the hyper values of each step; None for a plan that
                 updates nothing.
             first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
                 stays what it is.
@@ -117,7 +117,7 @@ class StreamRunner(Protocol):
         """Ask for one step; the arrays may change as soon as this returns.
 
         Args:
-            rates: (len(HYPER),) float64; None for a plan that updates nothing.
+            rates: (values,) float64; None for a plan that updates nothing.
             step: its number, as ``counter`` has it.
         """
         ...

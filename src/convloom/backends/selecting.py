@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from convloom.backends.launch import Workspace
 from convloom.ir import Layout, Node, TensorSpec
+from convloom.ops.activation import KINDS
 
 Specs = Mapping[str, TensorSpec]
 
@@ -30,6 +31,11 @@ def same_order(a: Layout, b: Layout) -> bool:
 def rows_together(spec: TensorSpec) -> bool:
     """Whether axis 0 is outermost in memory, so that its slices (filters) lie one by one."""
     return spec.layout.order is None or spec.layout.order[0] == 0
+
+
+def activation_number(kind: str) -> int:
+    """What kernels call an activation: 0 is none, 1 the rectifier, then KINDS in their order."""
+    return ("none", "relu", *KINDS).index(kind)
 
 
 @dataclass

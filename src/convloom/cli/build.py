@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from convloom.backends.cuda.launch import Specialisation
     from convloom.backends.cuda.nvrtc import Cubin
     from convloom.backends.feeding import Crops
-    from convloom.ir import Plan
+    from convloom.ir import Graph, Plan, TensorSpec
     from convloom.training.config import RunConfig
 
 #: The kinds of GPU in use, oldest first: Turing to Blackwell.
@@ -50,6 +51,7 @@ def build(
     data: options.ShapeOf = None,
     input_shape: options.InputShape = None,
     kernels: options.Kernels = None,
+    precision: options.Precision = None,
     as_json: options.Json = False,
 ) -> None:
     """Compile a network's CUDA kernels into the cache; neither a GPU nor a driver is needed.
@@ -69,6 +71,7 @@ def build(
         "data": data,
         "device": "cuda",
         "kernels": kernels,
+        "precision": precision,
     }
     with as_usage():
         config = resolve({}, flags)
@@ -101,15 +104,19 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     clips = config.clip_norm is not None
     training = training_graph(forward, loss, INDEX, config.make_optimizer(), clips)
     backend = get_backend("cuda")
-    first = compile_graph(training, backend, config.kernels)
+
+    def made(graph: Graph, held: Mapping[str, TensorSpec]) -> Plan:
+        return compile_graph(graph, backend, config.kernels, held, config.precision)
+
+    first = made(training, {})
     # Weights keep the order that training chose; those that were only loaded take the best.
     kept = (*forward.named(Role.PARAMETER), *forward.named(Role.STATE))
     held = {name: first.spec(name) for name in kept}
     return [
         first,
-        compile_graph(evaluation_graph(forward, loss, INDEX), backend, config.kernels, held),
-        compile_graph(prediction_graph(forward), backend, config.kernels, held),
-        compile_graph(prediction_graph(forward), backend, config.kernels),
+        made(evaluation_graph(forward, loss, INDEX), held),
+        made(prediction_graph(forward), held),
+        made(prediction_graph(forward), {}),
     ]
 
 

@@ -55,6 +55,7 @@ def evaluate(
     ] = 256,
     device: options.Device = None,
     kernels: options.Kernels = None,
+    precision: options.Precision = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -93,8 +94,9 @@ def evaluate(
     if ten_crop:
         if side is None:
             raise UsageError(f"--ten-crop is for folders of image files, {name} is none")
-        if kernels is not None:
-            raise UsageError("--ten-crop predicts, and --kernels is for evaluations without it")
+        for flag, given in (("--kernels", kernels), ("--precision", precision)):
+            if given is not None:
+                raise UsageError(f"--ten-crop predicts, and {flag} is for evaluations without it")
         whole = replace(whole, mean=dataset.mean, std=dataset.std)
         figures = ten_crop_figures(
             network.model, whole, side, batch_size=batch_size, device=device or "auto"
@@ -108,6 +110,7 @@ def evaluate(
             batch_size=batch_size,
             device=device or "auto",
             kernels=kernels or "auto",
+            precision=precision or origin.precision,
         )
         figures = trainer.evaluate(dataset)
         used = trainer.engine.device

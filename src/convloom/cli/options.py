@@ -115,7 +115,19 @@ Kernels = Annotated[
         metavar="RUNG",
         show_default="auto",
         help="Highest rung of kernels to use: reference, dense, sparse or winograd on the cpu; "
-        "naive, fused, tiled or warp on cuda; auto takes the best for each step.",
+        "naive, fused, tiled, warp, async, sparse or onchip on cuda; auto takes the best for each "
+        "step.",
+    ),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
+        show_default="fp32",
+        help="What operands of convolutions and Linear layers are rounded to: fp32, tf32 or bf16. "
+        "tf32 and bf16 are for networks that a GPU keeps on chip; other layers compute in fp32, "
+        "and a warning names them. Sums, weights and updates are always fp32.",
     ),
 ]
 Input = Annotated[

@@ -38,12 +38,14 @@ def plan(
     ] = False,
     device: options.Device = None,
     kernels: options.Kernels = None,
+    precision: options.Precision = None,
     as_json: options.Json = False,
 ) -> None:
     """Print the plan of a network's training step.
 
     One row a step: its layer, kernel and rung, the shapes it works on, the bytes it moves and the
-    floating-point operations it does; then what memory the plan takes.
+    floating-point operations it does; then what memory the plan takes. Where a whole chain of
+    layers runs on chip, its stages and their memory are shown; where not, the reason.
     """
     from convloom.cli.runs import check_names
     from convloom.training.config import resolve
@@ -54,6 +56,7 @@ def plan(
         "data": data,
         "device": device,
         "kernels": kernels,
+        "precision": precision,
     }
     with as_usage():
         config = resolve({}, flags)
@@ -77,7 +80,8 @@ def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inferenc
     model = make_network(config.network, shape, classes)
     if inference:
         graph = prediction_graph(model.trace(shape, config.batch_size))
-        return compile_graph(graph, get_backend(resolve_device(config.device)), config.kernels)
+        backend = get_backend(resolve_device(config.device))
+        return compile_graph(graph, backend, config.kernels, precision=config.precision)
     step = compile(
         model,
         CrossEntropyLoss(label_smoothing=config.label_smoothing),
@@ -87,6 +91,7 @@ def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inferenc
         device=config.device,
         kernels=config.kernels,
         clip_norm=config.clip_norm,
+        precision=config.precision,
     )
     return step.plan
 

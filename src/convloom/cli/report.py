@@ -12,6 +12,7 @@ from convloom.backends import resolve_device
 from convloom.cli.terminal import dims, duration, percent
 from convloom.data import ArrayDataset
 from convloom.nn import Module
+from convloom.ops.precision import FP32
 from convloom.training import History, Trainer, TrainingInterrupted
 from convloom.training.checkpoint import BEST, LAST
 from convloom.training.config import RunConfig
@@ -28,7 +29,8 @@ def headline(
         f"{train.name}: {len(train):,} training and {len(test):,} test images of "
         f"{dims(train.shape)}, {len(train.classes)} classes",
         f"device {device(config.device)}, batch size {config.batch_size}, {config.optimizer}, "
-        f"lr {config.lr:g}, schedule {config.schedule}, seed {config.seed}",
+        f"lr {config.lr:g}, schedule {config.schedule}, seed {config.seed}"
+        + (f", precision {config.precision}" if config.precision != FP32 else ""),
     ]
 
 

@@ -307,6 +307,7 @@ def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
         batch_size=config.batch_size,
         device=config.device,
         kernels=config.kernels,
+        precision=config.precision,
         input=config.input,
         seed=config.seed,
         schedule=config.make_schedule(),

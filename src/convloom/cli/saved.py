@@ -13,6 +13,7 @@ from convloom.cli.terminal import dims
 from convloom.data import ArrayDataset, catalog
 from convloom.ir import ConvloomError
 from convloom.nn import Module
+from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training import checkpoint, load
 from convloom.training.checkpoint import BEST, LAST
 from convloom.training.config import CONFIG_NAME, ConfigError, load_config
@@ -36,6 +37,7 @@ class Origin:
     label_smoothing: float = 0.0
     resize: int | None = None
     on_bad_image: str = "error"
+    precision: str = FP32
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ def open_saved(path: Path, *, best: bool) -> Saved:
         config.label_smoothing,
         config.resize,
         config.on_bad_image,
+        config.precision,
     )
     return Saved(model, path, origin)
 
@@ -141,7 +144,12 @@ def _told_by_checkpoint(path: Path) -> Origin:
     name = data.get("name") if isinstance(data, dict) else None
     known = isinstance(name, str) and catalog.find(name) is not None
     loss = _SMOOTHED.fullmatch(str(settings.get("loss")))
-    return Origin(name if known else None, None, float(loss.group(1)) if loss else 0.0)
+    precision = settings.get("precision")
+    return Origin(
+        name if known else None,
+        label_smoothing=float(loss.group(1)) if loss else 0.0,
+        precision=precision if precision in PRECISIONS else FP32,
+    )
 
 
 def _few(names: Sequence[str]) -> str:

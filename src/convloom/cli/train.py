@@ -166,6 +166,7 @@ def train(
     ] = None,
     device: options.Device = None,
     kernels: options.Kernels = None,
+    precision: options.Precision = None,
     input: options.Input = None,
     threads: options.Threads = None,
     out: Annotated[
@@ -220,6 +221,7 @@ def train(
         "seed": seed,
         "device": device,
         "kernels": kernels,
+        "precision": precision,
         "input": input,
         "out": out,
         "checkpoint_every": checkpoint_every,

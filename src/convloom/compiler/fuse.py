@@ -6,6 +6,7 @@ it above the reference rung. Rules, in the order they run:
     forward    Conv2d + ReLU                                      -> FusedConv2d
                Conv2d [+ ReLU] + MaxPool2d 2x2 (+ their gradients) -> FusedConv2d, PooledConv2dGrad
                Linear + ReLU                                      -> FusedLinear
+               Add or WeightedSum + ReLU                          -> FusedSum
     backward   ReLUGrad behind Unflatten                          -> ReLUGrad before it
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
                *Dgrad + ReLUGrad                                  -> Fused*Dgrad with a mask
@@ -24,6 +25,7 @@ from convloom.backends.base import Backend
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Graph, Node, TensorSpec
 from convloom.ops import (
+    Add,
     BiasGrad,
     Conv2d,
     Conv2dDgrad,
@@ -34,6 +36,7 @@ from convloom.ops import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
+    FusedSum,
     Linear,
     LinearDgrad,
     LinearWgrad,
@@ -44,6 +47,7 @@ from convloom.ops import (
     ReLU,
     ReLUGrad,
     Unflatten,
+    WeightedSum,
 )
 from convloom.ops.conv2d import ConvGeometry
 
@@ -84,6 +88,22 @@ def _linear_relu(rw: Rewriter, linear: Node, accepts: Accepts) -> None:
     fused = Node(FusedLinear(activation="relu"), linear.inputs, relu.outputs, linear.layer)
     if accepts(fused, rw.specs):
         rw.replace((linear, relu), (fused,))
+
+
+def _sum_relu(rw: Rewriter, add: Node, accepts: Accepts) -> None:
+    """A residual connection and the rectifier behind it."""
+    if isinstance(add.op, WeightedSum):
+        op = FusedSum(add.op.coefficients)
+    elif isinstance(add.op, Add):
+        op = FusedSum((1.0, 1.0))
+    else:
+        return
+    relu = rw.sole_reader(add.outputs[0])
+    if relu is None or type(relu.op) is not ReLU:
+        return
+    fused = Node(op, add.inputs, relu.outputs, add.layer)
+    if accepts(fused, rw.specs):
+        rw.replace((add, relu), (fused,))
 
 
 def _conv_pool(rw: Rewriter, conv: Node, accepts: Accepts) -> None:
@@ -256,6 +276,7 @@ _RULES = (
     _conv_relu,
     _conv_pool,
     _linear_relu,
+    _sum_relu,
     _mask_before_unflatten,
     _weight_and_bias,
     _dgrad_mask,

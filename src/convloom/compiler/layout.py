@@ -36,13 +36,15 @@ from convloom.ops import (
     Linear,
     LinearDgrad,
     LinearWgrad,
+    Mul,
     ReLU,
     ReLUGrad,
     Unflatten,
+    WeightedSum,
 )
 
 #: Ops that read and write tensors of one shape element by element, whatever their order in memory.
-_ELEMENTWISE = (Activation, ActivationGrad, Add, ReLU, ReLUGrad)
+_ELEMENTWISE = (Activation, ActivationGrad, Add, Mul, ReLU, ReLUGrad, WeightedSum)
 #: {op: (operands in activation order, the weight-shaped operand)}; outputs count after inputs.
 _LINEAR: Mapping[Any, tuple[int, int]] = {
     Linear: (0, 1),

@@ -22,8 +22,10 @@ from convloom.ops import (
     Linear,
     LocalResponseNorm,
     MaxPool2d,
+    Mul,
     Pair,
     ResponseNorm2d,
+    WeightedSum,
 )
 
 _Size = int | tuple[int, int]
@@ -317,6 +319,23 @@ def flatten(input: SymbolicTensor, start_dim: int = 1, end_dim: int = -1) -> Sym
 def add(input: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
     """The sum of two tensors of one shape."""
     return _tensor(input, "add") + _tensor(other, "add")
+
+
+def mul(input: SymbolicTensor, other: SymbolicTensor) -> SymbolicTensor:
+    """The product of two tensors of one shape, element by element."""
+    x = _tensor(input, "mul")
+    return x.tracer.apply(Mul(), x, _tensor(other, "mul"), function="mul")
+
+
+def weighted_sum(
+    tensors: Sequence[SymbolicTensor], coefficients: Sequence[float]
+) -> SymbolicTensor:
+    """The sum of ``coefficients[i] * tensors[i]``, all of one shape (cuda-convnet's eltsum)."""
+    if not tensors:
+        raise TraceError("weighted_sum needs at least one tensor, the list is empty")
+    parts = [_tensor(tensor, "weighted_sum") for tensor in tensors]
+    factors = tuple(arguments.number(c, "a coefficient") for c in coefficients)
+    return parts[0].tracer.apply(WeightedSum(factors), *parts, function="weighted_sum")
 
 
 def concat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:

@@ -12,6 +12,7 @@ from convloom.ops.adaptive_pool import (
     AdaptiveMaxPool2d,
     AdaptiveMaxPool2dGrad,
 )
+from convloom.ops.arithmetic import Mul, WeightedSum
 from convloom.ops.base import GradientScope, Op, from_json, to_json
 from convloom.ops.batch_norm import BatchNorm, BatchNormGrad, BatchNormInference
 from convloom.ops.chain import (
@@ -32,6 +33,7 @@ from convloom.ops.fused import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
+    FusedSum,
     PooledConv2dGrad,
 )
 from convloom.ops.geometry import Pair, Window, pair
@@ -101,6 +103,7 @@ __all__ = [
     "FusedLinear",
     "FusedLinearDgrad",
     "FusedLinearWgrad",
+    "FusedSum",
     "GradientNorm",
     "GradientScope",
     "GroupNorm",
@@ -112,6 +115,7 @@ __all__ = [
     "LocalResponseNormGrad",
     "MaxPool2d",
     "MaxPool2dGrad",
+    "Mul",
     "Op",
     "Operands",
     "Pair",
@@ -129,6 +133,7 @@ __all__ = [
     "TopKCorrect",
     "Unflatten",
     "VelocitySGD",
+    "WeightedSum",
     "Window",
     "check_precision",
     "check_targets",

@@ -12,6 +12,7 @@ import numpy as np
 
 from convloom.ir import ShapeError, TensorSpec
 from convloom.ops.activation import ReLU, ReLUGrad
+from convloom.ops.arithmetic import WeightedSum
 from convloom.ops.base import Op
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
 from convloom.ops.geometry import Pair
@@ -252,6 +253,27 @@ class FusedLinearWgrad(Op):
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         return LinearWgrad().flops(inputs, outputs[:1]) + inputs[1].size
+
+
+@dataclass(frozen=True)
+class FusedSum(Op):
+    """Inputs x_i of one shape; output the sum of coefficients[i] * x_i, rectified."""
+
+    coefficients: tuple[float, ...]
+
+    @property
+    def sum(self) -> WeightedSum:
+        """The sum alone."""
+        return WeightedSum(self.coefficients)
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return self.sum.infer(*inputs)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        return ReLU().reference(*self.sum.reference(*inputs))
+
+    def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
+        return self.sum.flops(inputs, outputs) + outputs[0].size
 
 
 def _geometry(conv: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:

@@ -29,6 +29,7 @@ from convloom import __version__, files
 from convloom.files import FileError
 from convloom.ir import ConvloomError
 from convloom.nn import serialization
+from convloom.ops.precision import FP32
 from convloom.training.history import finite
 from convloom.training.protocols import Dataset
 
@@ -41,6 +42,9 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 
 KEY = "convloom.training"
 VERSION = 1
+
+#: Settings that older checkpoints do not name, as their runs had them.
+_NEWER = {"precision": FP32}
 
 _STATE_FREE = "it holds weights only"
 
@@ -163,6 +167,7 @@ def describe(trainer: Trainer, train: Dataset, validation: Dataset | None) -> di
         "clip_norm": trainer.clip_norm,
         "augment": None if trainer.augment is None else repr(trainer.augment),
         "kernels": trainer.kernels,
+        "precision": trainer.precision,
     }
 
 
@@ -197,10 +202,9 @@ def require_same(
             "that the run began with (convloom.load gives it)"
         )
     now = json.loads(json.dumps(settings))
+    then = {**_NEWER, **saved.settings}
     differences = [
-        _difference(key, saved.settings.get(key), now[key])
-        for key in now
-        if saved.settings.get(key) != now[key]
+        _difference(key, then.get(key), now[key]) for key in now if then.get(key) != now[key]
     ]
     if differences:
         raise ResumeError(

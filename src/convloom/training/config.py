@@ -18,6 +18,7 @@ from typing import Any
 
 from convloom import files
 from convloom.ir import ConvloomError
+from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training.feeding import INPUTS
 from convloom.training.optim import SGD, AdamW, Optimizer, OptimizerError
 from convloom.training.recipes import recipe
@@ -64,6 +65,7 @@ class RunConfig:
         seed: of initial weights, order, augmentation and dropout.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda-sim`` or ``reference``.
         kernels: highest rung of kernels; ``auto`` takes the best.
+        precision: ``fp32``, ``tf32`` or ``bf16``: what operands of products are rounded to.
         input: how images reach a GPU: ``auto``, ``resident`` or ``stream``.
         out: the run folder; None saves nothing.
         checkpoint_every: steps between checkpoints within an epoch; 0 saves at epochs only.
@@ -96,6 +98,7 @@ class RunConfig:
     seed: int = 0
     device: str = "auto"
     kernels: str = "auto"
+    precision: str = FP32
     input: str = "auto"
     out: str | None = None
     checkpoint_every: int = 0
@@ -372,6 +375,7 @@ _RULES: dict[str, _Rule] = {
     "seed": _Rule("a whole number from 0 to 2⁶³−1", _whole(0)),
     "device": _NAME,
     "kernels": _NAME,
+    "precision": _choice(*PRECISIONS),
     "input": _choice(*INPUTS),
     "out": _FOLDER,
     "checkpoint_every": _Rule("a whole number of steps, 0 for epochs only", _whole(0)),

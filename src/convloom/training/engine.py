@@ -6,6 +6,7 @@ the short last batch of an epoch costs a plan and no compilation.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from convloom.compiler import compile_graph
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError, TensorSpec
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
+from convloom.ops.precision import FP32, check_precision
 from convloom.training.arguments import check_model
 from convloom.training.graphs import (
     INDEX,
@@ -35,6 +37,7 @@ from convloom.training.protocols import StepResult
 if TYPE_CHECKING:
     from convloom.nn import Module
 
+_LOG = logging.getLogger("convloom")
 #: Bound executables kept at a time; the least recently used goes first.
 _KEPT_EXECUTABLES = 6
 
@@ -57,10 +60,12 @@ class Engine:
         seed: of initial parameters and dropout masks.
         max_norm: clip gradients to this global norm; None leaves them alone.
         watch: tensors of the training step to keep for ``read``, besides those that are kept.
+        precision: ``fp32``, ``tf32`` or ``bf16``: what operands of products are rounded to, where
+            a kernel can. A warning in the log names the layers that compute in fp32 none the less.
 
     Raises:
-        ConvloomError: a device that is not there, an unknown rung, shapes that cannot fit, no such
-            tensor to watch.
+        ConvloomError: a device that is not there, an unknown rung or precision, shapes that
+            cannot fit, no such tensor to watch.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Engine:
         seed: int = 0,
         max_norm: float | None = None,
         watch: Sequence[str] = (),
+        precision: str = FP32,
     ) -> None:
         check_model(model)
         self.model = model
@@ -86,6 +92,8 @@ class Engine:
         self.seed = seed
         self.max_norm = max_norm
         self.watch = tuple(watch)
+        self.precision = check_precision(precision)
+        self._told: set[str] = set()
         self.steps_done = 0
         self._backend = get_backend(self.device)
         self.lock = Lock()
@@ -93,6 +101,7 @@ class Engine:
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
         self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
+        self._slots = HYPER if optimizer is None else optimizer.slots
         #: What lies in memory already, in an order that every further plan must keep to.
         self._held: Mapping[str, TensorSpec] = {}
         self._storage = self._new_storage()
@@ -111,13 +120,13 @@ class Engine:
         """Set learning rate, momentum and the like; they hold until set again.
 
         Raises:
-            KeyError: a name that is not in ``ops.control.HYPER``.
+            KeyError: a name that is not among the optimizer's ``slots``.
         """
         if "hyper" not in self._storage.layouts:
             return
         current = self._storage.read("hyper")
         for name, value in values.items():
-            current[_slot(name)] = value
+            current[self._slot(name)] = value
         self._storage.write("hyper", current)
 
     def train_step(self, images: np.ndarray, targets: np.ndarray) -> StepResult:
@@ -169,18 +178,18 @@ class Engine:
         self.steps_done += updates
 
     def hyper_rows(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
-        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, len(HYPER)).
+        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, slots).
 
         Raises:
-            KeyError: a name that is not in ``ops.control.HYPER``.
+            KeyError: a name that is not among the optimizer's ``slots``.
         """
-        row = np.zeros(len(HYPER))
+        row = np.zeros(len(self._slots))
         if "hyper" in self._storage.layouts:
             row = self._storage.read("hyper")
-        rows = np.empty((len(values), len(HYPER)))
+        rows = np.empty((len(values), len(row)))
         for i, named in enumerate(values):
             for name, value in named.items():
-                row[_slot(name)] = value
+                row[self._slot(name)] = value
             rows[i] = row
         return rows
 
@@ -306,7 +315,17 @@ class Engine:
         )
 
     def _compiled(self, graph: Graph, watch: Sequence[str] = ()) -> Plan:
-        return compile_graph(graph, self._backend, self.kernels, self._held, watch=watch)
+        plan = compile_graph(graph, self._backend, self.kernels, self._held, self.precision, watch)
+        if self.precision != FP32:
+            self._tell(plan)
+        return plan
+
+    def _tell(self, plan: Plan) -> None:
+        """Log, once, what a plan notes: why not everything computes in the precision asked for."""
+        for note in plan.notes:
+            if note not in self._told:
+                _LOG.warning("precision %s: %s", self.precision, note)
+        self._told.update(plan.notes)
 
     def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         if key not in self._plans:
@@ -363,6 +382,11 @@ class Engine:
         if kind is PROBABILITY:
             executable.write("label", target.argmax(axis=1).astype(np.int64))
 
+    def _slot(self, name: str) -> int:
+        if name not in self._slots:
+            raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(self._slots)}")
+        return self._slots.index(name)
+
     def _result(self, executable: Executable, n: int) -> StepResult:
         correct = executable.read("correct")
         loss = float(executable.read("loss"))
@@ -402,9 +426,3 @@ class Engine:
                 )
             x = x.astype(np.float32)
         return x
-
-
-def _slot(name: str) -> int:
-    if name not in HYPER:
-        raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(HYPER)}")
-    return HYPER.index(name)

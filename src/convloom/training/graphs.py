@@ -14,7 +14,6 @@ from convloom.compiler.autodiff import differentiate
 from convloom.compiler.inference import for_inference
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.ops import GradientNorm, Op, TopKCorrect
-from convloom.ops.control import HYPER_SPEC
 
 SCALAR = TensorSpec(())
 
@@ -33,6 +32,11 @@ class Optimizer(Protocol):
     @property
     def states(self) -> tuple[str, ...]:
         """Suffixes of the states kept for each parameter (``momentum``)."""
+        ...
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What the control tensor ``hyper`` holds, in order."""
         ...
 
     def op(self, names: tuple[str, ...], clip: bool) -> Op:
@@ -130,7 +134,7 @@ def _with_update(graph: Graph, optimizer: Optimizer, clip: bool) -> Graph:
         [builder.declare(f"{name}.{suffix}", graph.specs[name], Role.STATE) for name in names]
         for suffix in optimizer.states
     ]
-    builder.declare("hyper", HYPER_SPEC, Role.CONTROL)
+    builder.declare("hyper", TensorSpec((len(optimizer.slots),), "float64"), Role.CONTROL)
     norm: tuple[str, ...] = ()
     if clip:
         op = GradientNorm()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from convloom.ir import ConvloomError
 from convloom.ops import update
 from convloom.ops.base import Op
+from convloom.ops.control import HYPER
 
 
 class OptimizerError(ConvloomError, ValueError):
@@ -47,11 +48,16 @@ class Optimizer(ABC):
     weight_decay: float
     exclude: tuple[str, ...]
 
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """What the control tensor ``hyper`` holds, in order: ``ops.control.HYPER`` for most."""
+        return HYPER
+
     @abstractmethod
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None
     ) -> dict[str, float]:
-        """The hyper values of one update, by their names in ``ops.control.HYPER``.
+        """The hyper values of one update, by their names in ``slots``.
 
         Args:
             step: updates made before this one (the plan's counter): 0 for the first.

@@ -10,6 +10,7 @@ import numpy as np
 from convloom.ir import ConvloomError, Graph, ShapeError
 from convloom.nn.arguments import whole
 from convloom.normalise import normalise
+from convloom.ops.precision import FP32
 from convloom.training.engine import Engine
 
 if TYPE_CHECKING:
@@ -17,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: Module, images: np.ndarray, *, batch_size: int = 256, device: str = "auto"
+    model: Module,
+    images: np.ndarray,
+    *,
+    batch_size: int = 256,
+    device: str = "auto",
+    precision: str = FP32,
 ) -> np.ndarray:
     """Softmax probabilities, float32 (N, classes).
 
@@ -25,6 +31,7 @@ def predict(
         images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
             ``(x / 255 - mean) / std``; floats are taken as given, in float32.
         batch_size: images at a time, 1 or more.
+        precision: as the Trainer has it.
 
     Raises:
         ConvloomError: uint8 images for a model that knows no normalisation; other dtypes.
@@ -36,7 +43,7 @@ def predict(
         images = images[None]
     if images.ndim != 4:
         raise ShapeError(f"predict takes images of shape (N, C, H, W), it got {images.shape}")
-    engine = _engine_for(model, images.shape[1:], device)
+    engine = _engine_for(model, images.shape[1:], (device, precision))
     parts = [
         engine.predict(normalised(model, images[start : start + size]))
         for start in range(0, len(images), size)
@@ -46,22 +53,24 @@ def predict(
     return softmax(np.concatenate(parts))
 
 
-#: {model: (device, its graph for one image, engine)}: plans are kept from one call to the next.
-_engines: WeakKeyDictionary[Module, tuple[str, Graph, Engine]] = WeakKeyDictionary()
+#: {model: (device and precision, its graph for one image, engine)}: plans are kept from one call
+#: to the next.
+_engines: WeakKeyDictionary[Module, tuple[tuple[str, str], Graph, Engine]] = WeakKeyDictionary()
 
 
-def _engine_for(model: Module, shape: tuple[int, ...], device: str) -> Engine:
+def _engine_for(model: Module, shape: tuple[int, ...], where: tuple[str, str]) -> Engine:
     """An engine with the model's current structure and weights."""
     channels, height, width = model.input_shape or shape
     graph = model.trace((channels, height, width), 1)
     known = _engines.get(model)
-    if known is not None and known[:2] == (device, graph):
+    if known is not None and known[:2] == (where, graph):
         known[2].pull_weights()
         return known[2]
     # An engine that held its model would keep itself in the dictionary for ever.
     weak = cast("Module", proxy(model))
-    engine = Engine(weak, input_shape=(channels, height, width), device=device)
-    _engines[model] = (device, graph, engine)
+    image, (device, precision) = (channels, height, width), where
+    engine = Engine(weak, input_shape=image, device=device, precision=precision)
+    _engines[model] = (where, graph, engine)
     return engine
 
 

@@ -50,7 +50,7 @@ class Engine(Protocol):
         ...
 
     def set_hyper(self, **values: float) -> None:
-        """Set rates by their names in ``ops.control.HYPER``; they hold until set again."""
+        """Set rates by the names of the optimizer's ``slots``; they hold until set again."""
         ...
 
     def state(self) -> dict[str, np.ndarray]:
@@ -108,7 +108,7 @@ class DeviceEngine(Engine, Protocol):
         ...
 
     def hyper_rows(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
-        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, len(HYPER))."""
+        """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, slots)."""
         ...
 
     def begin_steps(self) -> None:

@@ -12,6 +12,7 @@ from convloom.compiler import compile_graph, differentiate
 from convloom.compiler.interpret import interpret
 from convloom.ir import Graph, GraphBuilder, Plan, Role, ShapeError
 from convloom.nn.arguments import whole
+from convloom.ops.precision import FP32
 from convloom.training import arguments
 from convloom.training.engine import Engine
 from convloom.training.graphs import Loss, Optimizer, check_training
@@ -58,7 +59,7 @@ class TrainingStep:
         """Change rates from the next step on (``lr=0.1``); nothing is compiled again.
 
         Raises:
-            KeyError: a name that is not in ``ops.control.HYPER``.
+            KeyError: a name that is not among the optimizer's ``slots``.
         """
         self._engine.set_hyper(**values)
         self._overrides.update(values)
@@ -103,6 +104,7 @@ def compile(
     seed: int = 0,
     clip_norm: float | None = None,
     watch: Sequence[str] = (),
+    precision: str = FP32,
 ) -> TrainingStep:
     """Compile the whole training step of a network for exact shapes.
 
@@ -116,10 +118,13 @@ def compile(
         watch: names of tensors that ``read`` shall read after a step although nothing else needs
             them by then, ``3.out`` or ``3.out.grad``; those that fusion never stores are made
             beside it. Everything else keeps its bits.
+        precision: ``fp32``, ``tf32`` or ``bf16``: what the operands of convolutions and Linear
+            layers are rounded to, where the device has such kernels; sums, losses, weights and
+            updates stay float32. ``plan.notes`` names the layers that compute in fp32.
 
     Raises:
-        ConvloomError: shapes that cannot fit (naming the layer), an unknown device or rung, a
-            tensor that there is not, or an argument out of range.
+        ConvloomError: shapes that cannot fit (naming the layer), an unknown device, rung or
+            precision, a tensor that there is not, or an argument out of range.
     """
     arguments.check_loss(loss)
     arguments.check_optimizer(optimizer)
@@ -134,6 +139,7 @@ def compile(
         seed=arguments.checked_seed(seed),
         max_norm=arguments.checked_clip_norm(clip_norm),
         watch=(watch,) if isinstance(watch, str) else watch,
+        precision=precision,
     )
     return TrainingStep(engine, size)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convloom.ir import ConvloomError
+from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
@@ -54,6 +55,9 @@ class Trainer:
             ``cuda-sim`` (the GPU's kernels on this machine, to look into them; slow) or
             ``reference`` (plain NumPy; slow).
         kernels: ``auto``, or the highest rung of the device's ladder to use.
+        precision: ``fp32``, ``tf32`` or ``bf16``: what the operands of convolutions and Linear
+            layers are rounded to, where the device has such kernels; sums, losses, weights and
+            updates stay float32. The log names the layers that compute in fp32 none the less.
         input: how batches reach a GPU. ``resident`` keeps the data set in its memory, ``stream``
             copies each batch while the steps before it run, ``auto`` keeps what fits well and
             streams the rest. All give the same bits; on other devices there is ``auto`` only.
@@ -81,6 +85,7 @@ class Trainer:
         batch_size: int = 64,
         device: str = "auto",
         kernels: str = "auto",
+        precision: str = FP32,
         input: str = "auto",
         seed: int = 0,
         schedule: Schedule | str | None = None,
@@ -114,6 +119,11 @@ class Trainer:
         self.batch_size = batch_size
         self.device = device
         self.kernels = kernels
+        _require(
+            precision in PRECISIONS,
+            f"precision must be {' or '.join(map(repr, PRECISIONS))}: {precision!r}",
+        )
+        self.precision = precision
         _require(input in INPUTS, f"input must be {' or '.join(map(repr, INPUTS))}: {input!r}")
         self.input = input
         self.seed = seed
@@ -260,7 +270,9 @@ class Trainer:
                 is taken as given.
         """
         size = batch_size or self.batch_size
-        return prediction.predict(self.model, images, batch_size=size, device=self.device)
+        return prediction.predict(
+            self.model, images, batch_size=size, device=self.device, precision=self.precision
+        )
 
     # What follows prepares the model and the engine.
 
@@ -305,6 +317,7 @@ class Trainer:
                 input_shape=shape,
                 device=self.device,
                 kernels=self.kernels,
+                precision=self.precision,
                 seed=self.seed,
                 max_norm=self.clip_norm,
             )
@@ -333,9 +346,10 @@ class Trainer:
             "the loss or the optimizer's rule": training_graph(
                 forward, self.loss, INDEX, self.optimizer, clip
             ),
-            "device, kernels, seed or clip_norm": (
+            "device, kernels, precision, seed or clip_norm": (
                 self.device,
                 self.kernels,
+                self.precision,
                 self.seed,
                 self.clip_norm,
             ),

@@ -19,6 +19,8 @@ from convloom.backends.cuda.selectors import RUNGS
 from convloom.ir import ROW_MAJOR, Layout
 from convloom.ops import (
     SGD,
+    Activation,
+    ActivationGrad,
     AdamW,
     AdaptiveAvgPool2d,
     AdaptiveAvgPool2dGrad,
@@ -42,12 +44,14 @@ from convloom.ops import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
+    FusedSum,
     GradientNorm,
     Linear,
     LinearDgrad,
     LinearWgrad,
     MaxPool2d,
     MaxPool2dGrad,
+    Mul,
     PooledConv2dGrad,
     ReLU,
     ReLUGrad,
@@ -57,7 +61,9 @@ from convloom.ops import (
     TopKCorrect,
     Unflatten,
     VelocitySGD,
+    WeightedSum,
 )
+from convloom.ops.activation import KINDS
 from convloom.ops.base import Op
 from convloom.ops.control import counter_vector, hyper_vector
 from tests.backends.harness import one_node
@@ -128,7 +134,14 @@ def problems() -> Iterator[Problem]:
     yield AdaptiveMaxPool2dGrad((13, 13)), (pooled, i(4, 16, 6, 6)), None
     yield ReLU(), (image,), None
     yield ReLUGrad(), (image, image), None
+    for kind in KINDS:
+        op = Activation(kind, 1.0, 1.0)
+        yield op, (image,), None
+        yield ActivationGrad(kind, 1.0, 1.0), (image,) * (2 if op.reads else 1), None
     yield Add(), (image, image), None
+    yield WeightedSum((1.0, 0.5, 2.0)), (image,) * 3, None
+    yield FusedSum((1.0, 1.0)), (image, image), None
+    yield Mul(), (image, image), None
     yield Dropout(0.3, 1), (image, counter_vector(1, 2)), None
     yield DropoutGrad(0.3), (image, np.zeros(image.shape, np.uint8)), None
     yield Concat(), (image, image), None

@@ -25,6 +25,8 @@ from convloom.nn import CrossEntropyLoss
 from convloom.nn.models import lenet
 from convloom.ops import (
     SGD,
+    Activation,
+    ActivationGrad,
     AdamW,
     Add,
     AvgPool2d,
@@ -44,12 +46,14 @@ from convloom.ops import (
     FusedLinear,
     FusedLinearDgrad,
     FusedLinearWgrad,
+    FusedSum,
     GradientNorm,
     Linear,
     LinearDgrad,
     LinearWgrad,
     MaxPool2d,
     MaxPool2dGrad,
+    Mul,
     PooledConv2dGrad,
     ReLU,
     ReLUGrad,
@@ -59,12 +63,14 @@ from convloom.ops import (
     TopKCorrect,
     Unflatten,
     VelocitySGD,
+    WeightedSum,
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
 from tests.backends.gradients import pool_and_gradient
 from tests.backends.harness import assert_close, integers, normals, outcome
+from tests.backends.test_activation import family_trials
 from tests.zoo import (
     ADAPTIVE_POOL,
     AVG_POOL,
@@ -315,9 +321,36 @@ class TestElementwise:
                 Trial(ReLU(), (a,), True),
                 Trial(ReLUGrad(), (a, b), True),
                 Trial(Add(), (a, b), True),
+                Trial(Mul(), (a, b), True),
+                Trial(FusedSum((1.0, 1.0)), (a, b), True),
                 Trial(Dropout(0.3, stream=99), (a, counter), True),
                 Trial(DropoutGrad(0.4), (b, mask), True),
             ]
+        check(trials, backend, rung)
+
+    def test_activations(self, backend: Backend, rung: str) -> None:
+        """Every function of the family: a few elements, and several blocks with a tail."""
+        trials = [*family_trials((3, 5), True), *family_trials((1, 3, 19, 23), True)]
+        assert check(trials, backend, rung) in (0, len(trials))
+
+    def test_activations_exact_on_integers(self, backend: Backend, rung: str) -> None:
+        x, dy = integers((2, 5, 7, 9), 0), integers((2, 5, 7, 9), 1)
+        trials = []
+        for op in (Activation("clamp", -1.0, 2.0), Activation("linear", 2.0, -1.0)):
+            kept = {"y": op.reference(x), "": ()}[op.reads]
+            trials.append(Trial(op, (x,), True))
+            trials.append(Trial(ActivationGrad(op.kind, op.a, op.b), (dy, *kept), True))
+        check(trials, backend, rung)
+
+    def test_sums(self, backend: Backend, rung: str) -> None:
+        """One to nine terms, more than one launch adds, with coefficients and without."""
+        trials = []
+        for count in (1, 2, 3, 4, 5, 9):
+            terms = tuple(integers((3, 7), at) for at in range(count))
+            some = tuple(float(at % 3) - 1 for at in range(count))
+            for coefficients in ((1.0,) * count, some):
+                trials.append(Trial(WeightedSum(coefficients), terms, True))
+                trials.append(Trial(FusedSum(coefficients), terms, True))
         check(trials, backend, rung)
 
     def test_other_orders(self, backend: Backend, rung: str) -> None:

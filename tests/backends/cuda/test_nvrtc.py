@@ -171,6 +171,21 @@ class TestCompiler:
         with pytest.raises(KernelError, match=r"pip install 'convloom\[cuda13\]'"):
             nvrtc.compile_kernel(RECORD, "sm_75")
 
+    def test_architectures_cannot_be_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The package of the bindings may be there without the compiler's library, or neither."""
+
+        class Nvrtc:
+            @staticmethod
+            def nvrtcGetSupportedArchs() -> None:  # noqa: N802
+                raise RuntimeError("libnvrtc.so.13 was not found\nsearched: everywhere")
+
+        monkeypatch.setitem(sys.modules, "cuda.bindings.nvrtc", Nvrtc)
+        with pytest.raises(KernelError, match=r"NVRTC, .* \(libnvrtc.so.13 was not found\); pip"):
+            nvrtc.supported_architectures()
+        monkeypatch.setitem(sys.modules, "cuda.core", None)
+        with pytest.raises(KernelError, match=r"needs cuda-core .*convloom\[cuda13\]"):
+            nvrtc.supported_architectures()
+
     def test_usage(self) -> None:
         log = (
             "ptxas info    : Compiling entry function 'b' for 'sm_90a'\n"

@@ -71,7 +71,7 @@ class CudaBackend:
         """The ways for batches into the memory of the GPU that ``storage`` is on."""
         if not isinstance(storage, CudaStorage):
             raise ValueError("the CUDA backend needs storage that it made itself")
-        return CudaInput(storage.gpu, _own)
+        return CudaInput(storage.gpu, _own, storage)
 
 
 def _own(executable: Executable) -> CudaExecutable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from convloom.backends.base import Executable
+from convloom.backends.base import Executable, Storage
 from convloom.backends.cuda.gpu import Gpu
 from convloom.backends.cuda.resident import ResidentData, ResidentSteps, Stepper
 from convloom.backends.cuda.ring import Ring, StreamedSteps
@@ -17,11 +17,16 @@ class CudaInput:
 
     Args:
         stepper: an executable of this device as a list of launches.
+        storage: of the plans that are to run.
     """
 
-    def __init__(self, gpu: Gpu, stepper: Callable[[Executable], Stepper]) -> None:
+    def __init__(
+        self, gpu: Gpu, stepper: Callable[[Executable], Stepper], storage: Storage
+    ) -> None:
         self._gpu = gpu
         self._stepper = stepper
+        hyper = storage.layouts.get("hyper")
+        self._rates = 0 if hyper is None else hyper.size
 
     def free_bytes(self) -> int:
         """Memory that can still be taken, more or less."""
@@ -44,7 +49,7 @@ class CudaInput:
 
     def ring(self, like: Samples, batch_size: int) -> Ring:
         """Places for a few batches on their way."""
-        return Ring(self._gpu, like, batch_size)
+        return Ring(self._gpu, like, batch_size, rates=self._rates)
 
     def streamed(self, executable: Executable, ring: Any) -> StreamedSteps:
         """Run a plan on batches that pass through what ``ring`` returned."""

@@ -269,8 +269,11 @@ def compiler_identity() -> str:
 
 def supported_architectures() -> tuple[str, ...]:
     """What the installed NVRTC compiles for, as ``sm_90``, oldest first. Raises KernelError."""
-    compiler_identity()
-    _, found = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
+    cuda_core()
+    try:
+        _, found = importlib.import_module("cuda.bindings.nvrtc").nvrtcGetSupportedArchs()
+    except Exception as error:
+        raise _not_loaded(str(error).strip().partition("\n")[0]) from None
     return tuple(f"sm_{number}" for number in found)
 
 

@@ -198,7 +198,7 @@ class ResidentSteps:
 
         Args:
             order: (steps, batch size) indices of samples.
-            rates: (steps, len(HYPER)) float64, the hyper values of each step; None for a plan that
+            rates: (steps, values) float64, the hyper values of each step; None for a plan that
                 updates nothing.
             first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
                 stays what it is.

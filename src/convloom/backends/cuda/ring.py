@@ -47,23 +47,32 @@ class Ring:
     Args:
         like: type and shape of the images, and how they are normalised.
         batch_size: the most images of a batch.
+        rates: length of ``hyper`` of the plans that are to run.
 
     Raises:
         ShapeError: images of another type.
         OutOfMemoryError: the places do not fit.
     """
 
-    def __init__(self, gpu: Gpu, like: Samples, batch_size: int, slots: int = SLOTS) -> None:
+    def __init__(
+        self,
+        gpu: Gpu,
+        like: Samples,
+        batch_size: int,
+        slots: int = SLOTS,
+        rates: int = len(HYPER),
+    ) -> None:
         check_images(like.images, like.scale, like.shift)
         _, channels, height, width = like.images.shape
         self.gpu = gpu
         self.shape = (channels, height, width)
         self.dtype = like.images.dtype
         self.batch_size = batch_size
+        self.rates = rates
         self._constants = [uploaded(gpu, v.astype(np.float32)) for v in (like.scale, like.shift)]
         self._order = uploaded(gpu, np.arange(batch_size))
         image_bytes = channels * height * width * self.dtype.itemsize
-        self.slots = [Slot(gpu, batch_size, image_bytes) for _ in range(slots)]
+        self.slots = [Slot(gpu, batch_size, image_bytes, rates) for _ in range(slots)]
         self._next = 0
         self._reports = [_Report(gpu) for _ in range(REPORTS)]
         self._next_report = 0
@@ -92,9 +101,9 @@ class Slot:
     last, so that a short batch is a short copy.
     """
 
-    def __init__(self, gpu: Gpu, batch_size: int, image_bytes: int) -> None:
+    def __init__(self, gpu: Gpu, batch_size: int, image_bytes: int, rates: int) -> None:
         self._gpu = gpu
-        sizes = (_CLOCK_BYTES, 8 * len(HYPER), 8 * batch_size, image_bytes * batch_size)
+        sizes = (_CLOCK_BYTES, 8 * rates, 8 * batch_size, image_bytes * batch_size)
         starts = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)])
         self._starts = [int(start) for start in starts]
         self._pinned = gpu.pinned(self._starts[-1])
@@ -179,7 +188,7 @@ class StreamedSteps:
             )
         self._updates = bool(executable.address("hyper"))
         gather, record = kernels(
-            ring.shape, len(HYPER) if self._updates else 0, None, floats=ring.dtype == np.float32
+            ring.shape, ring.rates if self._updates else 0, None, floats=ring.dtype == np.float32
         )
         ring.gpu.load((gather, record))
         self._ends = [self._prepared(slot, gather, record) for slot in ring.slots]
@@ -194,7 +203,7 @@ class StreamedSteps:
         Args:
             images: (batch size, C, H, W) of the ring's type.
             labels: (batch size,) int64; their range is the caller's to check.
-            rates: (len(HYPER),) float64; None for a plan that updates nothing.
+            rates: (values,) float64; None for a plan that updates nothing.
             step: its number, as ``counter`` has it; the seed there stays what it is.
 
         Raises:
@@ -242,6 +251,6 @@ class StreamedSteps:
             raise ShapeError(
                 f"labels must be int64 ({self.batch_size},), they are {labels.dtype} {labels.shape}"
             )
-        if self._updates and (rates is None or rates.shape != (len(HYPER),)):
+        if self._updates and (rates is None or rates.shape != (self.ring.rates,)):
             shape = None if rates is None else rates.shape
-            raise ShapeError(f"rates must be ({len(HYPER)},), they are {shape}")
+            raise ShapeError(f"rates must be ({self.ring.rates},), they are {shape}")

@@ -79,7 +79,7 @@ class CudaSimBackend:
 
     def device_input(self, storage: Storage) -> CudaInput:
         """The ways for batches into simulated memory: those of the GPU."""
-        return CudaInput(SimulatedGpu(self._workshop), _steps)
+        return CudaInput(SimulatedGpu(self._workshop), _steps, storage)
 
 
 def create() -> CudaSimBackend:

@@ -1,11 +1,11 @@
-"""Kernels for ops that treat every element alike: ReLU, Add, Dropout, and their gradients."""
+"""Kernels for ops that treat every element alike: activations, sums, dropout, their gradients."""
 
 from __future__ import annotations
 
 import math
 from typing import cast
 
-from convloom.backends.cpu.launch import Tensor
+from convloom.backends.cpu.launch import Tensor, Workspace
 from convloom.backends.cpu.selectors.common import (
     CHUNK,
     Builder,
@@ -14,10 +14,19 @@ from convloom.backends.cpu.selectors.common import (
     dtypes,
     same_order,
 )
+from convloom.backends.selecting import activation_number
 from convloom.ir import NHWC, Node, Selection
-from convloom.ops import Dropout, DropoutGrad
+from convloom.ops import (
+    Activation,
+    ActivationGrad,
+    Add,
+    Dropout,
+    DropoutGrad,
+    FusedSum,
+    WeightedSum,
+)
 
-_SOURCES = {"ReLU": "relu", "ReLUGrad": "relu_grad", "Add": "add"}
+_SOURCES = {"ReLU": "relu", "ReLUGrad": "relu_grad", "Mul": "product"}
 #: Elements of dropout an item takes; a multiple of the words drawn at once.
 _DROPOUT_CHUNK = 4096
 
@@ -36,10 +45,45 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     inputs = [place for place in places if place is not None]
     if len(inputs) < len(places):
         return None
+    if isinstance(node.op, Activation | ActivationGrad):
+        return _activation(node.op, build, inputs, Tensor(output))
+    if isinstance(node.op, Add | WeightedSum | FusedSum):
+        return _sum(node.op, build, inputs, Tensor(output))
     size, source = specs[output].size, _SOURCES[node.op.name]
     arguments = (*inputs, Tensor(output), size)
     build.add(source, {"CHUNK": CHUNK}, arguments, ceil_div(size, CHUNK))
     return build.selection(source)
+
+
+def _activation(
+    op: Activation | ActivationGrad, build: Builder, inputs: list[Tensor | Workspace], to: Tensor
+) -> Selection:
+    """A gradient that reads nothing but dy is given it twice."""
+    backward = isinstance(op, ActivationGrad)
+    source = "activation_grad" if backward else "activation"
+    read = (inputs[0], inputs[-1]) if backward else (inputs[0],)
+    size = build.specs[to.name].size
+    constants = {"CHUNK": CHUNK, "KIND": activation_number(op.kind)}
+    arguments = (*read, to, size, float(op.a), float(op.b))
+    build.add(source, constants, arguments, ceil_div(size, CHUNK))
+    return build.selection(source)
+
+
+def _sum(
+    op: Add | WeightedSum | FusedSum, build: Builder, inputs: list[Tensor | Workspace], to: Tensor
+) -> Selection:
+    """Any number of inputs, in one pass."""
+    coefficients = getattr(op, "coefficients", (1.0,) * len(inputs))
+    constants = {
+        "CHUNK": CHUNK,
+        "COUNT": len(inputs),
+        "SCALED": int(set(coefficients) != {1.0}),
+        "RELU": int(isinstance(op, FusedSum)),
+    }
+    size = build.specs[to.name].size
+    arguments = (*inputs, to, size, *map(float, coefficients))
+    build.add("weighted_sum", constants, arguments, ceil_div(size, CHUNK))
+    return build.selection("weighted_sum")
 
 
 def _dropout(node: Node, specs: Specs) -> Selection | None:

@@ -1,0 +1,97 @@
+// exp, expm1, tanh, the logistic function, log(1 + exp(x)) and the normal law.
+//
+// The twin of cpu/functions.h: the same constants and the same order of operations, so that CPU and
+// GPU give nearly the same bits. NaN gives NaN. Relative errors over all arguments: 2e-7, but for
+// the far left tail of the normal law, where the argument's rounding counts: 4e-6 down to results
+// of 1e-30.
+#pragma once
+
+#include "device/types.cuh"
+
+// 2^n for whole n in [-126, 127]; a NaN counts as 0.
+__device__ __forceinline__ f32 power_of_two(f32 n) {
+    return __int_as_float((i32(n == n ? n : 0.0f) + 127) << 23);
+}
+
+// x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite). q = exp(r) - 1, from a Taylor polynomial
+// whose remainder is below 3e-9.
+struct Exponent {
+    f32 n, q;
+};
+
+__device__ __forceinline__ Exponent exponent(f32 x) {
+    const f32 rounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    const f32 n = fmaf(x, 1.44269504f, rounder) - rounder;
+    f32 r = fmaf(n, -0.693359375f, x);
+    r = fmaf(n, 2.12194440e-4f, r);
+    f32 p = 1.0f / 5040;
+    p = fmaf(p, r, 1.0f / 720);
+    p = fmaf(p, r, 1.0f / 120);
+    p = fmaf(p, r, 1.0f / 24);
+    p = fmaf(p, r, 1.0f / 6);
+    p = fmaf(p, r, 0.5f);
+    return {n, fmaf(p * r, r, r)};
+}
+
+// Any x; from 89 on infinity, below -104 zero.
+__device__ __forceinline__ f32 exponential(f32 x) {
+    x = x > 89.0f ? 89.0f : x;
+    x = x < -104.0f ? -104.0f : x;
+    const Exponent e = exponent(x);
+    // In two factors, since 2^128 and 2^-150 have no exponent field.
+    const f32 far = fabsf(e.n) > 120.0f ? (e.n < 0.0f ? -64.0f : 64.0f) : 0.0f;
+    return (e.q + 1.0f) * power_of_two(e.n - far) * power_of_two(far);
+}
+
+// exp(x) - 1 for x <= 0.
+__device__ __forceinline__ f32 expm1_nonpositive(f32 x) {
+    const Exponent e = exponent(x < -20.0f ? -20.0f : x);
+    const f32 scale = power_of_two(e.n);
+    return fmaf(scale, e.q, scale - 1.0f);
+}
+
+__device__ __forceinline__ f32 tangent(f32 x) {
+    const f32 t = expm1_nonpositive(-2.0f * fabsf(x));
+    return copysignf(t / (t + 2.0f), x);
+}
+
+__device__ __forceinline__ f32 logistic(f32 x) { return 1.0f / (1.0f + exponential(-x)); }
+
+// log(1 + u) for u in [0, 1]: 2 atanh(u / (2 + u)).
+__device__ __forceinline__ f32 log1p_unit(f32 u) {
+    const f32 s = u / (u + 2.0f), z = s * s;
+    f32 p = 0.243009374f;
+    p = fmaf(p, z, 0.214276567f);
+    p = fmaf(p, z, 0.286168844f);
+    p = fmaf(p, z, 0.39998877f);
+    p = fmaf(p, z, 0.666666746f);
+    return fmaf(s * z, p, s + s);
+}
+
+// log(1 + exp(x)).
+__device__ __forceinline__ f32 soft_rectifier(f32 x) {
+    return (x > 0.0f ? x : 0.0f) + log1p_unit(exponential(-fabsf(x)));
+}
+
+// The normal law: Phi(x), and exp(-x^2 / 2). With u = 1 / (1 + |x| / 4), the tail Phi(-|x|) is
+// exp(-x^2 / 2) times u times a polynomial in u.
+struct Normal {
+    f32 phi, bell;
+};
+
+__device__ __forceinline__ Normal normal_law(f32 x) {
+    const f32 u = 1.0f / fmaf(fabsf(x), 0.25f, 1.0f);
+    const f32 bell = exponential(-0.5f * x * x);
+    f32 p = 0.040165998f;
+    p = fmaf(p, u, -0.16442129f);
+    p = fmaf(p, u, 0.196137115f);
+    p = fmaf(p, u, -0.0684122965f);
+    p = fmaf(p, u, 0.130355909f);
+    p = fmaf(p, u, 0.116895318f);
+    p = fmaf(p, u, 0.163425982f);
+    p = fmaf(p, u, 0.186907962f);
+    p = fmaf(p, u, 0.199474141f);
+    p = fmaf(p, u, 0.199471116f);
+    const f32 tail = 0.5f * bell * (u * p);
+    return {x < 0.0f ? tail : 1.0f - tail, bell};
+}
