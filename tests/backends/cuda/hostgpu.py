@@ -34,6 +34,8 @@ static thread_local Extent threadIdx, blockIdx, blockDim, gridDim;
 template <class T> T atomicAdd(T* place, T value) { T old = *place; *place += value; return old; }
 static inline float __fmul_rn(float a, float b) { volatile float c = a * b; return c; }
 static inline float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
+static inline float __int_as_float(int a) { return __builtin_bit_cast(float, a); }
+static inline int __float_as_int(float a) { return __builtin_bit_cast(int, a); }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
     return (unsigned long long)a * b >> 32;
 }
