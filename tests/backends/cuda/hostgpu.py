@@ -2,7 +2,8 @@
 
 It stands in for the device beneath storage, executables and resident data, so that they are tested
 where no GPU is. Threads of a block run one after the other, which is enough for kernels that never
-wait for each other (the naive rung); whether kernels are right is the simulator's business.
+wait for each other (the naive rung); whether kernels are right is the simulator's business. Graphs
+run their launches in another order than they were asked for, if their dependencies allow any.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from convloom.backends.base import DeviceError
 from convloom.backends.cuda.gpu import Call, OutOfMemoryError
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.nvrtc import expression_of, translation_unit
+from convloom.backends.cuda.overlap import Access, dependencies
 
 _HEADER = r"""
 #include <cmath>
@@ -119,7 +122,7 @@ class HostGpu:
     replayed: int = 0
     broken: set[str] = field(default_factory=set)
     _functions: dict[Specialisation, Callable[..., None]] = field(default_factory=dict)
-    _recording: list[Callable[[], None]] | None = None
+    _recording: list[tuple[Callable[[], None], Access | None]] | None = None
 
     def free_bytes(self) -> int:
         return self.total - self.used
@@ -182,7 +185,7 @@ class HostGpu:
             if call.kernel.name in self.broken:
                 raise DeviceError(f"{call.title}: cannot be launched")
             if self._recording is not None:
-                self._recording.append(work)
+                self._recording.append((work, call.access))
             else:
                 self.launched.append(call.kernel.name)
                 work()
@@ -197,11 +200,12 @@ class HostGpu:
             self._recording = None
         self.captured += 1
         self.recorded.append(len(recorded))
+        order = latest_first(dependencies([access for _, access in recorded]))
 
         def replay() -> None:
             self.replayed += 1
-            for one in recorded:
-                one()
+            for number in order:
+                recorded[number][0]()
 
         return replay
 
@@ -210,6 +214,29 @@ class HostGpu:
 
     def synchronize(self) -> None:
         pass
+
+
+def latest_first(waits: Sequence[Sequence[int]]) -> list[int]:
+    """An order that keeps the dependencies and is far from that of the numbers.
+
+    Of what may run next it takes what was asked for last.
+    """
+    followers: list[list[int]] = [[] for _ in waits]
+    for number, others in enumerate(waits):
+        for other in others:
+            followers[other].append(number)
+    left = [len(others) for others in waits]
+    ready = [-number for number, count in enumerate(left) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        number = -heappop(ready)
+        order.append(number)
+        for follower in followers[number]:
+            left[follower] -= 1
+            if not left[follower]:
+                heappush(ready, -follower)
+    return order
 
 
 def _word(value: int | float) -> int:

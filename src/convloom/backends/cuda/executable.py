@@ -11,6 +11,7 @@ from convloom.backends.cuda.gpu import Allocation, Call, Gpu, OutOfMemoryError
 from convloom.backends.cuda.graph import Replay
 from convloom.backends.cuda.launch import Argument, Phase, Tensor, launch_of
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
+from convloom.backends.cuda.overlap import Access, Span
 from convloom.backends.cuda.storage import CudaStorage, DeviceTensor
 from convloom.ir import PERSISTENT, TRANSIENT, Buffer, Plan, Role, Step
 from convloom.ir.printing import quantity
@@ -108,17 +109,33 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         place = self._plan.buffers[buffer]
         return self._arenas[place.arena] + place.offset
 
+    def _span(self, buffer: str) -> Span:
+        first = self._address(buffer)
+        return first, first + self._plan.buffers[buffer].nbytes
+
     def _calls(self, step: Step, phases: Sequence[Phase]) -> list[Callable[[], None]]:
         title = self._title(step)
-        return [
-            self._gpu.prepare(self._call(phase, step, title))
-            for phase in phases
-            if phase.blocks > 0
-        ]
+        phases = [phase for phase in phases if phase.blocks > 0]
+        hidden = _tensors(step) - set().union(*(_named(phase) for phase in phases))
+        return [self._gpu.prepare(self._call(phase, step, title, hidden)) for phase in phases]
 
-    def _call(self, phase: Phase, step: Step, title: str) -> Call:
+    def _call(self, phase: Phase, step: Step, title: str, hidden: set[str]) -> Call:
         words = tuple(self._word(argument, step) for argument in phase.arguments)
-        return Call(phase.kernel, words, phase.blocks, phase.threads, phase.shared, title)
+        access = self._access(phase, step, hidden)
+        return Call(phase.kernel, words, phase.blocks, phase.threads, phase.shared, title, access)
+
+    def _access(self, phase: Phase, step: Step, hidden: set[str]) -> Access:
+        """What a phase reads and writes: whole tensors that it names, and the whole workspace.
+
+        Tensors of the step that no phase names (``hidden``) count for every phase: a kernel may
+        reach them through their neighbours.
+        """
+        outputs = set(step.node.outputs)
+        named = _named(phase) | hidden
+        reads, writes = sorted(named - outputs), sorted(named & outputs)
+        if step.workspace and any(isinstance(one, WorkspaceArgument) for one in phase.arguments):
+            writes.append(step.workspace)
+        return Access(tuple(map(self._span, reads)), tuple(map(self._span, writes)))
 
     def _word(self, argument: Argument, step: Step) -> int | float:
         if isinstance(argument, Tensor):
@@ -133,6 +150,15 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         shapes = ", ".join(str(self._plan.spec(name)) for name in step.node.inputs[:4])
         more = ", …" if len(step.node.inputs) > 4 else ""
         return f"{step.node.title} on {shapes}{more}"
+
+
+def _tensors(step: Step) -> set[str]:
+    return {*step.node.inputs, *step.node.outputs}
+
+
+def _named(phase: Phase) -> set[str]:
+    """The tensors among a phase's arguments."""
+    return {one.name for one in phase.arguments if isinstance(one, Tensor)}
 
 
 def _own_arenas(plan: Plan) -> dict[str, int]:

@@ -28,6 +28,7 @@ from convloom.backends.base import DeviceError
 from convloom.backends.cuda import device
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.nvrtc import Cubin, cuda_core, describe, shared_compiler
+from convloom.backends.cuda.overlap import Access, dependencies
 
 #: Pinned buffers that uploads take turns with, and the most bytes that one holds.
 _SLOTS, _SLOT_BYTES = 3, 64 << 20
@@ -83,6 +84,7 @@ class Call:
     Attributes:
         words: addresses and ``long long`` arguments as int, ``float`` arguments as float.
         title: the layer and shapes that a message names.
+        access: what it reads and writes, so that a graph may run others beside it; None: anything.
     """
 
     kernel: Specialisation
@@ -91,6 +93,7 @@ class Call:
     threads: int
     shared: int
     title: str
+    access: Access | None = None
 
 
 class Gpu(Protocol):
@@ -147,7 +150,10 @@ class Gpu(Protocol):
         ...
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A function that repeats, as one graph, all launches that ``work`` asks for."""
+        """A function that repeats, as one graph, all launches that ``work`` asks for.
+
+        Launches that share no bytes may run side by side.
+        """
         ...
 
     def mark(self) -> Mark:
@@ -280,33 +286,33 @@ class CudaGpu:
         )
         words = _typed(call, _parameter_sizes(kernel))
         launch = self._core.launch
+        asked = _Launch(call, (config, kernel, *words))
 
         def run() -> None:
+            captured = getattr(self._thread, "captured", None)
+            if captured is not None:
+                captured.append(asked)
+                return
             try:
-                launch(getattr(self._thread, "graph", self._stream), config, kernel, *words)
+                launch(self._stream, *asked.arguments)
             except Exception as error:
                 raise _translated(error, _cannot_launch(call)) from None
 
         return run
 
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
-        """A function that repeats, as one graph, all launches that ``work`` asks for."""
+        """A function that repeats, as one graph, all launches that ``work`` asks for.
+
+        They are the graph's nodes, and depend on each other as their bytes say.
+        """
         self._enter()
-        # The graph has a stream of its own: what other threads ask for meanwhile stays out of it.
-        builder = self._device.create_graph_builder()
+        captured: list[_Launch] = []
+        self._thread.captured = captured
         try:
-            builder.begin_building()
-            self._thread.graph = builder
-            try:
-                work()
-            finally:
-                del self._thread.graph
-            graph = builder.end_building().complete()
-        except Exception as error:
-            with contextlib.suppress(Exception):  # it ends the capture, and says again what failed
-                builder.close()
-            raise _translated(error, "a graph cannot be made of the step") from None
-        builder.close()
+            work()
+        finally:
+            del self._thread.captured
+        graph = self._graph(captured)
         stream = self._stream
 
         def replay() -> None:
@@ -317,6 +323,20 @@ class CudaGpu:
                 raise _translated(error, "the step's graph cannot be launched") from None
 
         return replay
+
+    def _graph(self, captured: Sequence[_Launch]) -> Any:
+        graphs = importlib.import_module("cuda.core.graph")
+        try:
+            definition = graphs.GraphDefinition()
+            nodes: list[Any] = []
+            waits = dependencies([one.call.access for one in captured])
+            for one, (*others, last) in zip(captured, (w or (None,) for w in waits), strict=True):
+                node = _node(definition if last is None else nodes[last], one)
+                node.pred.update(nodes[other] for other in others)
+                nodes.append(node)
+            return definition.instantiate()
+        except Exception as error:
+            raise _translated(error, "a graph cannot be made of the step") from None
 
     def upload_aside(self, address: int, values: np.ndarray, after: Mark) -> Mark:
         """Copy part of a pinned array on a stream of its own, once ``after`` is due."""
@@ -437,6 +457,22 @@ class CudaGpu:
         except DeviceError as error:
             raise DeviceError(f"{_cannot_launch(call)}: {error}") from None
         self._shared[call.kernel] = call.shared
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """A call, and what cuda-core wants to know of it."""
+
+    call: Call
+    arguments: tuple[Any, ...]
+
+
+def _node(after: Any, launch: _Launch) -> Any:
+    """A launch in a graph, behind one node or at the graph's beginning."""
+    try:
+        return after.launch(*launch.arguments)
+    except Exception as error:
+        raise _translated(error, _cannot_launch(launch.call)) from None
 
 
 class _Memory:

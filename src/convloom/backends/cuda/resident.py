@@ -22,12 +22,14 @@ import numpy as np
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
 from convloom.backends.cuda.graph import REPETITIONS, Replay
 from convloom.backends.cuda.launch import Specialisation
+from convloom.backends.cuda.overlap import Access, Span
 from convloom.backends.feeding import Asked, Crops, Results
 from convloom.ir import ROW_MAJOR, ConvloomError, Plan, ShapeError, TensorSpec
 
 #: Graphs that are asked for before the results of the first of them are awaited.
 _AHEAD = 3
 _THREADS = 256
+_CLOCK_BYTES = 16
 #: Numbers of right answers that a step counts: top 1 and top 5.
 _RANKS = 2
 
@@ -132,7 +134,7 @@ class ResidentSteps:
             data.shape, hyper.size if hyper else 0, crops, floats=data.floats
         )
         self._gpu.load((self._gather, self._record))
-        self._clock = self._gpu.allocate(16)
+        self._clock = self._gpu.allocate(_CLOCK_BYTES)
         self._draws = self._gpu.allocate(data.samples * 3 if crops else 0)
         self._drawn: np.ndarray | None = None
         self._tables: _Tables | None = None
@@ -381,6 +383,10 @@ def gathering(
     hyper, counter = executable.address("hyper"), executable.address("counter")
     *data, rates = source
     made = (executable.address("input"), executable.address("target"), hyper, counter)
+    # Of what it reads, only the clock is ever written by another launch.
+    access = Access(
+        (_clock_span(clock),), _spans(executable, "input", "target", "hyper", "counter")
+    )
     return Call(
         kernel,
         (*data, rates if hyper else 0, clock, *made, size),
@@ -388,6 +394,7 @@ def gathering(
         threads=_THREADS,
         shared=0,
         title=f"gather on {n}×{channels}×{height}×{width}",
+        access=access,
     )
 
 
@@ -397,7 +404,19 @@ def recording(
     """The launch that keeps what the plan reports, at the addresses ``losses`` and ``corrects``."""
     reported = (executable.address("loss"), executable.address("correct"))
     words = (*reported, losses, corrects, clock)
-    return Call(kernel, words, blocks=1, threads=32, shared=0, title="record")
+    # Only this launch uses the tables; the clock keeps those of different steps in order.
+    access = Access(_spans(executable, "loss", "correct"), (_clock_span(clock),))
+    return Call(kernel, words, blocks=1, threads=32, shared=0, title="record", access=access)
+
+
+def _spans(executable: Stepper, *names: str) -> tuple[Span, ...]:
+    """Where those of the tensors lie that the plan has."""
+    found = ((executable.address(name), name) for name in names)
+    return tuple((at, at + executable.plan.spec(name).nbytes) for at, name in found if at)
+
+
+def _clock_span(clock: int) -> Span:
+    return clock, clock + _CLOCK_BYTES
 
 
 def check_images(images: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> None:
