@@ -87,6 +87,28 @@ def test_gradients_can_be_read_from_a_chain() -> None:
         steps[1].read("1.out")
 
 
+def test_a_watched_chain_names_the_layer_and_changes_nothing() -> None:
+    """The chain runs as one step; where that fails, its layers are run one by one."""
+    step = cl.compile(
+        network(),
+        nn.CrossEntropyLoss(),
+        cl.optim.SGD(lr=0.1),
+        batch_size=5,
+        input_shape=SHAPE,
+        device="reference",
+        precision="bf16",
+    )
+    x = np.random.default_rng(0).standard_normal((5, *SHAPE)).astype(np.float32)
+    y = np.array([0, 1, 2, 0, 1])
+    assert step.watch(x, y) is None
+    weights = step.read("5.weight")
+    weights[0, 0] = np.inf
+    step.write("5.weight", weights)
+    before = step.read("0.weight")
+    assert step.watch(x, y) == "5 (Linear)"
+    np.testing.assert_array_equal(step.read("0.weight"), before)
+
+
 def test_layers_in_fp32_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
     with caplog.at_level(logging.WARNING, "convloom"):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from convloom.backends.base import Backend, refusal
 from convloom.compiler.autodiff import differentiate
 from convloom.compiler.rewrite import Rewriter
-from convloom.ir import Graph, Node, Role
+from convloom.ir import Graph, Node, Plan, Role
 from convloom.ops import (
     SGD,
     AdamW,
@@ -34,7 +34,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
 )
-from convloom.ops.chain import PRODUCTS
+from convloom.ops.chain import PRODUCTS, Chain
 from convloom.ops.precision import FP32
 
 #: The rung that segments need.
@@ -95,6 +95,17 @@ def computed_in_fp32(graph: Graph, precision: str) -> tuple[str, ...]:
         return ()
     layers = ", ".join(dict.fromkeys(node.title for node in nodes))
     return (f"only on-chip segments compute in {precision}; in fp32: {layers}",)
+
+
+def has_segment(plan: Plan) -> bool:
+    """Whether a step of the plan runs a chain of layers, loss and update among them."""
+    return any(isinstance(step.node.op, Chain) for step in plan.steps)
+
+
+def below_segments(backend: Backend) -> str:
+    """The highest rung that runs layers one by one."""
+    ladder = tuple(backend.rungs)
+    return ladder[ladder.index(ONCHIP) - 1]
 
 
 class _UnfitError(Exception):

@@ -17,6 +17,7 @@ from convloom.backends import Executable, Storage, get_backend, resolve_device
 from convloom.backends.feeding import DeviceInput, device_input
 from convloom.backends.locks import Lock
 from convloom.compiler import compile_graph
+from convloom.compiler.segment import below_segments, has_segment
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError, TensorSpec
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
@@ -283,9 +284,32 @@ class Engine:
             The title of the first step that made a NaN or Inf, or None.
         """
         with self.lock:
-            found = self._loaded_for_training(images, targets).run_watched()
+            executable = self._loaded_for_training(images, targets)
+            chained = has_segment(executable.plan)
+            before = self._persistent() if chained else {}
+            found = executable.run_watched()
+            if found is not None and chained:
+                for name, value in before.items():
+                    self._storage.write(name, value)
+                found = self._watched_layers(images, targets) or found
             self.steps_done += 1
             return found
+
+    def _persistent(self) -> dict[str, np.ndarray]:
+        return {name: self._storage.read(name) for name in self._storage.layouts}
+
+    def _watched_layers(self, images: np.ndarray, targets: np.ndarray) -> str | None:
+        """What the layers of an on-chip segment make one by one, in fp32."""
+        x, target, kind = self._checked(images, targets)
+        graph = self._training_graph(len(x), kind)
+        rung = below_segments(self._backend)
+
+        def made() -> Plan:
+            return compile_graph(graph, self._backend, rung, self._held)
+
+        executable = self._executable(("layers", len(x), kind.name), made)
+        self._write_batch(executable, x, target, kind)
+        return executable.run_watched()
 
     # What follows makes plans and moves batches.
 
@@ -304,15 +328,15 @@ class Engine:
         )
 
     def _training_plan(self, batch_size: int, kind: TargetKind) -> Plan:
-        assert self.loss is not None and self.optimizer is not None
-        loss, optimizer = self.loss, self.optimizer
-        clip = self.max_norm is not None
         return self._plan(
             ("train", batch_size, kind.name),
-            lambda: self._compiled(
-                training_graph(self._trace(batch_size), loss, kind, optimizer, clip), self.watch
-            ),
+            lambda: self._compiled(self._training_graph(batch_size, kind), self.watch),
         )
+
+    def _training_graph(self, batch_size: int, kind: TargetKind) -> Graph:
+        assert self.loss is not None and self.optimizer is not None
+        clip = self.max_norm is not None
+        return training_graph(self._trace(batch_size), self.loss, kind, self.optimizer, clip)
 
     def _compiled(self, graph: Graph, watch: Sequence[str] = ()) -> Plan:
         plan = compile_graph(graph, self._backend, self.kernels, self._held, self.precision, watch)
