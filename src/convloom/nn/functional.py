@@ -25,6 +25,7 @@ from convloom.ops import (
     Mul,
     Pair,
     ResponseNorm2d,
+    Softmax,
     WeightedSum,
 )
 
@@ -140,6 +141,23 @@ def abs(input: SymbolicTensor) -> SymbolicTensor:
 def sqrt(input: SymbolicTensor) -> SymbolicTensor:
     """The square root of each element."""
     return activation(input, "sqrt")
+
+
+def softmax(input: SymbolicTensor, dim: int | None = None) -> SymbolicTensor:
+    """Positive numbers that sum to 1 along ``dim``; 1, the channels, unless given."""
+    return _softmax(input, dim, False)
+
+
+def log_softmax(input: SymbolicTensor, dim: int | None = None) -> SymbolicTensor:
+    """The logarithms of ``softmax``."""
+    return _softmax(input, dim, True)
+
+
+def _softmax(input: SymbolicTensor, dim: int | None, log: bool) -> SymbolicTensor:
+    function = "log_softmax" if log else "softmax"
+    x = _tensor(input, function)
+    axis = 1 if dim is None else dim + x.ndim if dim < 0 else dim
+    return x.tracer.apply(Softmax(axis, log), x, function=function)
 
 
 def max_pool2d(

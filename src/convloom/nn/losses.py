@@ -1,13 +1,38 @@
-"""Losses: plain descriptions, from which the ops of a step are made."""
+"""Losses: plain descriptions, from which the ops of a step are made.
+
+Each says which targets it takes: ``index``, class numbers (N,); ``probability``, a distribution of
+classes (N, K); ``value``, numbers of the output's own shape. A loss of values also takes class
+numbers where the output is (N, K): the targets then are rows of 0 with a 1 at the class.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from convloom.ir import ShapeError
-from convloom.nn.arguments import ArgumentError
+from convloom.nn.arguments import ArgumentError, number
+from convloom.ops import PointwiseLoss as _Pointwise
 from convloom.ops import SoftmaxCrossEntropy
+from convloom.ops.pointwise_loss import LOSSES, REDUCTIONS
+
+
+def _only_defaults(loss: Any, **defaults: Any) -> None:
+    """Raises ArgumentError for an option of PyTorch's that has another value than its default."""
+    for name, default in defaults.items():
+        value = getattr(loss, name)
+        if type(value) is not type(default) or value != default:
+            raise ArgumentError(
+                f"{type(loss).__name__}: {name}={value!r} is not supported, only {default!r} is"
+            )
+
+
+def _checked_reduction(loss: Any, allowed: tuple[str, ...] = ("mean", "sum")) -> None:
+    if loss.reduction not in allowed:
+        names = " or ".join(map(repr, allowed))
+        raise ArgumentError(
+            f"{type(loss).__name__}: reduction must be {names}, it is {loss.reduction!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -25,6 +50,8 @@ class CrossEntropyLoss:
         ArgumentError: an option of PyTorch that convloom does not have.
     """
 
+    targets: ClassVar[tuple[str, ...]] = ("index", "probability")
+
     weight: Any = None
     size_average: Any = None
     ignore_index: int = -100
@@ -33,18 +60,9 @@ class CrossEntropyLoss:
     label_smoothing: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, default in (
-            ("weight", None),
-            ("size_average", None),
-            ("ignore_index", -100),
-            ("reduce", None),
-            ("reduction", "mean"),
-        ):
-            value = getattr(self, name)
-            if type(value) is not type(default) or value != default:
-                raise ArgumentError(
-                    f"CrossEntropyLoss: {name}={value!r} is not supported, only {default!r} is"
-                )
+        _only_defaults(
+            self, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"
+        )
         smoothing = self.label_smoothing
         if isinstance(smoothing, bool) or not isinstance(smoothing, (int, float)):
             raise ShapeError(
@@ -61,3 +79,135 @@ class CrossEntropyLoss:
 
     def __repr__(self) -> str:
         return f"CrossEntropyLoss(label_smoothing={self.label_smoothing})"
+
+
+class _ValueLoss:
+    """A loss that compares each element of the output with a target of its own."""
+
+    targets: ClassVar[tuple[str, ...]] = ("value",)
+
+
+@dataclass(frozen=True)
+class PointwiseLoss(_ValueLoss):
+    """Any loss of the family in ``ops/pointwise_loss.py``, by kind, reduction and parameter.
+
+    What PyTorch has no loss for: cuda-convnet's ``cost.rflickr`` is
+    ``PointwiseLoss("log_square", "batchmean")``.
+    """
+
+    kind: str
+    reduction: str = "mean"
+    a: float = 1.0
+
+    def __post_init__(self) -> None:
+        _checked_reduction(self, REDUCTIONS)
+        if self.kind not in LOSSES:
+            known = ", ".join(LOSSES)
+            raise ArgumentError(f"PointwiseLoss: unknown kind {self.kind!r}; known are {known}")
+        if number(self.a, "PointwiseLoss: a") < 0:
+            raise ShapeError(f"PointwiseLoss: a must be at least 0, it is {self.a}")
+
+    def op(self, target: str = "value") -> _Pointwise:
+        """The op that compares the output with numbers of its shape."""
+        return _Pointwise(self.kind, self.reduction, float(self.a))
+
+
+@dataclass(frozen=True)
+class BCEWithLogitsLoss(_ValueLoss):
+    """Binary cross-entropy of logits, as torch.nn.BCEWithLogitsLoss: one question an element.
+
+    Args:
+        pos_weight: factor of the loss of targets that are 1; one number for all elements.
+    """
+
+    weight: Any = None
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
+    pos_weight: float | None = None
+
+    def __post_init__(self) -> None:
+        _only_defaults(self, weight=None, size_average=None, reduce=None)
+        _checked_reduction(self)
+        if self.pos_weight is not None and number(self.pos_weight, "pos_weight") < 0:
+            raise ShapeError(f"pos_weight must be at least 0, it is {self.pos_weight}")
+
+    def op(self, target: str = "value") -> _Pointwise:
+        """The op that compares logits with numbers from 0 to 1."""
+        weight = 1.0 if self.pos_weight is None else float(self.pos_weight)
+        return _Pointwise("bce_logits", self.reduction, weight)
+
+
+@dataclass(frozen=True)
+class BCELoss(_ValueLoss):
+    """Binary cross-entropy of probabilities, as torch.nn.BCELoss; logarithms end at -100."""
+
+    weight: Any = None
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        _only_defaults(self, weight=None, size_average=None, reduce=None)
+        _checked_reduction(self)
+
+    def op(self, target: str = "value") -> _Pointwise:
+        """The op that compares probabilities with numbers from 0 to 1."""
+        return _Pointwise("bce", self.reduction, 100.0)
+
+
+@dataclass(frozen=True)
+class MultiLabelSoftMarginLoss(_ValueLoss):
+    """Mean binary cross-entropy of logits (N, K), as torch.nn.MultiLabelSoftMarginLoss."""
+
+    weight: Any = None
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        _only_defaults(self, weight=None, size_average=None, reduce=None, reduction="mean")
+
+    def op(self, target: str = "value") -> _Pointwise:
+        """The op that compares logits with rows of 0 and 1."""
+        return _Pointwise("bce_logits", "mean", 1.0)
+
+
+@dataclass(frozen=True)
+class MSELoss(_ValueLoss):
+    """Squared differences, as torch.nn.MSELoss."""
+
+    size_average: Any = None
+    reduce: Any = None
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        _only_defaults(self, size_average=None, reduce=None)
+        _checked_reduction(self)
+
+    def op(self, target: str = "value") -> _Pointwise:
+        """The op that compares the output with numbers of its shape."""
+        return _Pointwise("mse", self.reduction)
+
+
+@dataclass(frozen=True)
+class NLLLoss(_ValueLoss):
+    """Negative log-likelihood of log-probabilities (N, K), as torch.nn.NLLLoss.
+
+    Beside class numbers (N,) it takes distributions (N, K). Class weights and ``ignore_index`` are
+    not supported.
+    """
+
+    weight: Any = None
+    size_average: Any = None
+    ignore_index: int = -100
+    reduce: Any = None
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        _only_defaults(self, weight=None, size_average=None, ignore_index=-100, reduce=None)
+        _checked_reduction(self)
+
+    def op(self, target: str = "value") -> _Pointwise:
+        """The op that adds up the log-probabilities of the targets."""
+        return _Pointwise("nll", "batchmean" if self.reduction == "mean" else "sum")

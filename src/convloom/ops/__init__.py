@@ -46,6 +46,7 @@ from convloom.ops.loss import (
     check_targets,
 )
 from convloom.ops.metrics import TopKCorrect
+from convloom.ops.pointwise_loss import OneHot, PointwiseLoss, PointwiseLossGrad
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
 from convloom.ops.precision import PRECISIONS, Round, RoundGradient, check_precision, rounded
 from convloom.ops.response_norm import (
@@ -57,6 +58,7 @@ from convloom.ops.response_norm import (
     ResponseNorm2dGrad,
 )
 from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
+from convloom.ops.softmax import Softmax, SoftmaxGrad
 from convloom.ops.update import SGD, AdamW, GradientNorm
 from convloom.ops.velocity import FilterLimit, VelocitySGD
 
@@ -116,9 +118,12 @@ __all__ = [
     "MaxPool2d",
     "MaxPool2dGrad",
     "Mul",
+    "OneHot",
     "Op",
     "Operands",
     "Pair",
+    "PointwiseLoss",
+    "PointwiseLossGrad",
     "PooledConv2dGrad",
     "ReLU",
     "ReLUGrad",
@@ -127,8 +132,10 @@ __all__ = [
     "Round",
     "RoundGradient",
     "Slice",
+    "Softmax",
     "SoftmaxCrossEntropy",
     "SoftmaxCrossEntropyGrad",
+    "SoftmaxGrad",
     "TargetError",
     "TopKCorrect",
     "Unflatten",

@@ -33,6 +33,7 @@ from convloom.nn.layers.pool import (
     MaxPool2d,
 )
 from convloom.nn.layers.shape import Flatten, Identity
+from convloom.nn.layers.softmax import LogSoftmax, Softmax
 
 __all__ = [
     "ELU",
@@ -54,6 +55,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "LogSoftmax",
     "MaxPool2d",
     "ModuleList",
     "ReLU",
@@ -62,6 +64,7 @@ __all__ = [
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "Softmax",
     "Softplus",
     "Tanh",
 ]
