@@ -49,6 +49,10 @@ def images(*shape: int) -> np.ndarray:
         (lambda lib: lib.Sequential(lib.GELU(), lib.GELU("tanh"), lib.SiLU(True)), (2, 3, 4, 4)),
         (lambda lib: lib.Sequential(lib.Tanh(), lib.Sigmoid()), (2, 3, 4, 4)),
         (lambda lib: lib.Sequential(lib.Hardtanh(-0.5, 2), lib.Softplus(2, 1)), (2, 3, 4, 4)),
+        (
+            lambda lib: lib.Sequential(lib.Softmax(-1), lib.Softmax(1), lib.LogSoftmax(2)),
+            (2, 3, 4, 5),
+        ),
         (lambda lib: lib.Flatten(2), (2, 3, 4, 5)),
         (lambda lib: lib.Flatten(1, 2), (2, 3, 4, 5)),
         (lambda lib: lib.Sequential(lib.Flatten(), lib.Linear(60, 7, False)), (2, 3, 4, 5)),
@@ -128,6 +132,7 @@ def test_functions_compute_what_pytorch_does() -> None:
             lambda: nn.Activation("tanh", 0),
             r"Activation\('tanh', 0, 0.0\): the activation tanh has",
         ),
+        (lambda: nn.Softmax(0), r"Softmax\(0\): dim must not be 0"),
         (lambda: nn.Flatten(0), r"Flatten\(0, -1\): start_dim must be at least 1"),
         (lambda: nn.CrossEntropyLoss(label_smoothing=1.5), r"in \[0, 1\], it is 1.5"),
         (lambda: nn.CrossEntropyLoss(label_smoothing="a"), r"must be a number"),

@@ -26,12 +26,14 @@ from convloom.training.arguments import check_model
 from convloom.training.graphs import (
     INDEX,
     PROBABILITY,
+    VALUE,
     Loss,
     Optimizer,
     TargetKind,
     evaluation_graph,
     prediction_graph,
     training_graph,
+    usual_kind,
 )
 from convloom.training.protocols import StepResult
 
@@ -105,17 +107,20 @@ class Engine:
         self._slots = HYPER if optimizer is None else optimizer.slots
         #: What lies in memory already, in an order that every further plan must keep to.
         self._held: Mapping[str, TensorSpec] = {}
+        forward = self._trace(1)
+        #: What the network makes of one image.
+        self._output = forward.specs[forward.outputs[0]]
+        self._kind = INDEX if loss is None else usual_kind(loss, self._output)
         self._storage = self._new_storage()
 
     @property
     def classes(self) -> int:
         """Number of logits."""
-        plan = self._plan(("predict", 1), lambda: self._prediction(1))
-        return plan.graph.specs[plan.graph.outputs[0]].shape[-1]
+        return self._output.shape[-1]
 
     def plan(self, batch_size: int) -> Plan:
-        """The training step's plan for class-number targets."""
-        return self._training_plan(batch_size, INDEX)
+        """The training step's plan for targets as the last step had them, first class numbers."""
+        return self._training_plan(batch_size, self._kind)
 
     def set_hyper(self, **values: float) -> None:
         """Set learning rate, momentum and the like; they hold until set again.
@@ -360,7 +365,7 @@ class Engine:
         """Memory for everything that lives between steps, filled with the model's parameters."""
         trains = self.loss is not None and self.optimizer is not None
         # Of two images, since batch norm may not be trained on one.
-        plan = self._training_plan(2, INDEX) if trains else self._prediction(1)
+        plan = self._training_plan(2, self._kind) if trains else self._prediction(1)
         self.model.initialize(self.seed)
         self._storage = storage = self._backend.storage(plan)
         self._held = storage.layouts
@@ -388,6 +393,7 @@ class Engine:
     def _loaded_for_training(self, images: np.ndarray, targets: np.ndarray) -> Executable:
         """What runs a training step on this batch, which it holds; to be called with the lock."""
         x, target, kind = self._checked(images, targets)
+        self._kind = kind
         key = ("train", len(x), kind.name)
         executable = self._executable(key, lambda: self._training_plan(len(x), kind))
         self._write_batch(executable, x, target, kind)
@@ -412,8 +418,10 @@ class Engine:
         return self._slots.index(name)
 
     def _result(self, executable: Executable, n: int) -> StepResult:
-        correct = executable.read("correct")
         loss = float(executable.read("loss"))
+        if "correct" not in executable.plan.graph.outputs:  # targets that name no class
+            return StepResult(loss, 0, 0, n)
+        correct = executable.read("correct")
         return StepResult(loss, int(correct[0]), int(correct[1]), n)
 
     def _checked(
@@ -429,11 +437,28 @@ class Engine:
             )
         if len(target) != len(x):
             raise ShapeError(f"{len(x)} images came with {len(target)} targets")
+        assert self.loss is not None
+        if VALUE.name in self.loss.targets and not (target.ndim == 1 and self._names(target)):
+            return x, self._values(target), VALUE
         if target.ndim == 1:
             check_targets(target, self.classes)
             return x, target.astype(np.int64, copy=False), INDEX
         check_targets(target, self.classes)
         return x, target.astype(np.float32, copy=False), PROBABILITY
+
+    def _names(self, target: np.ndarray) -> bool:
+        """Whether targets of one axis are class numbers of an output (N, classes)."""
+        return np.issubdtype(target.dtype, np.integer) and len(self._output.shape) == 2
+
+    def _values(self, target: np.ndarray) -> np.ndarray:
+        """Targets of the output's own shape, float32."""
+        wanted = self._output.shape[1:]
+        if target.shape[1:] != wanted or target.dtype.kind not in "fiub":
+            raise ShapeError(
+                f"{type(self.loss).__name__} compares the output with real numbers of its shape, "
+                f"{('N', *wanted)}; the targets are {target.dtype} of shape {target.shape}"
+            )
+        return target.astype(np.float32, copy=False)
 
     def _checked_images(self, images: np.ndarray) -> np.ndarray:
         x = np.asarray(images)

@@ -1,7 +1,7 @@
 """Whole graphs around a traced network: predict, evaluate, train.
 
-Names that every graph shares: ``input``, ``target`` (labels or probabilities), ``label`` (class
-numbers, for counting right answers), ``output`` (logits), ``loss`` and ``correct``.
+Names that every graph shares: ``input``, ``target`` (labels, probabilities or values), ``label``
+(class numbers, for counting right answers), ``output`` (logits), ``loss`` and ``correct``.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from typing import Protocol
 from convloom.compiler.autodiff import differentiate
 from convloom.compiler.inference import for_inference
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
-from convloom.ops import GradientNorm, Op, TopKCorrect
+from convloom.ops import GradientNorm, OneHot, Op, TopKCorrect
 
 SCALAR = TensorSpec(())
 
 
 class Loss(Protocol):
-    """What a loss must offer: the op that compares logits with a target."""
+    """What a loss must offer: the op that compares the output with a target."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The kinds of target it takes: names of ``TargetKind``."""
+        ...
 
     def op(self, target: str) -> Op:
-        """The op for targets of a kind: ``index`` (class numbers) or ``probability``."""
+        """The op for targets of a kind; its first output is the loss."""
         ...
 
 
@@ -50,18 +55,25 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True)
 class TargetKind:
-    """How the truth is given: class numbers (N,) or probabilities (N, K)."""
+    """How the truth is given: class numbers (N,), probabilities (N, K), or values of any shape."""
 
     name: str
 
-    def spec(self, logits: TensorSpec) -> TensorSpec:
+    def spec(self, output: TensorSpec) -> TensorSpec:
         """The spec of the tensor ``target``."""
         if self.name == "index":
-            return TensorSpec(logits.shape[:1], "int64")
-        return TensorSpec(logits.shape)
+            return TensorSpec(output.shape[:1], "int64")
+        return TensorSpec(output.shape)
 
 
 INDEX, PROBABILITY = TargetKind("index"), TargetKind("probability")
+#: One number for each element of the output, whatever its shape.
+VALUE = TargetKind("value")
+
+
+def usual_kind(loss: Loss, output: TensorSpec) -> TargetKind:
+    """Class numbers where the output can be compared with such, else values."""
+    return VALUE if VALUE.name in loss.targets and len(output.shape) != 2 else INDEX
 
 
 def prediction_graph(forward: Graph) -> Graph:
@@ -105,21 +117,34 @@ def check_training(graph: Graph) -> None:
 
 
 def _with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
+    """Add the loss and, where targets name classes, the count of right answers."""
     builder = GraphBuilder(forward)
     (output,) = forward.outputs
     logits = builder.spec(output)
-    if len(logits.shape) != 2:
+    if kind is not VALUE and len(logits.shape) != 2:
         raise ShapeError(
             f"the loss needs logits of shape (N, classes), the network gives {logits.shape}; "
             "end it with Flatten and Linear"
         )
     builder.declare("target", kind.spec(logits), Role.INPUT)
+    compared = "target"
+    if kind is INDEX and INDEX.name not in loss.targets:
+        rows = OneHot(logits.shape[1])
+        (compared,) = builder.add(rows, ("target",), layer="loss", names=["target.rows"])
+        op = loss.op(VALUE.name)
+    else:
+        op = loss.op(kind.name)
+    reads = (output, compared) if getattr(op, "targets", 1) else (output,)
+    names = ["loss", "probability"][: op.arity_out]
+    builder.add(op, reads, layer="loss", names=names)
+    builder.outputs.append("loss")
+    if kind is VALUE:
+        return builder.build()
     label = "target"
-    if kind is not INDEX:
+    if kind is PROBABILITY:
         label = builder.declare("label", INDEX.spec(logits), Role.INPUT)
-    builder.add(loss.op(kind.name), (output, "target"), layer="loss", names=["loss", "probability"])
     builder.add(TopKCorrect(), (output, label), layer="metrics", names=["correct"])
-    builder.outputs.extend(("loss", "correct"))
+    builder.outputs.append("correct")
     return builder.build()
 
 

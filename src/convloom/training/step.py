@@ -47,7 +47,8 @@ class TrainingStep:
 
         Args:
             x: float32 images (n, C, H, W); n is usually ``batch_size``, any other n works too.
-            y: class numbers (n,), or probabilities (n, classes).
+            y: class numbers (n,), probabilities (n, classes), or what else the loss takes: for a
+                loss of values, numbers of the output's shape.
 
         Returns:
             The mean loss of the batch, before the update.

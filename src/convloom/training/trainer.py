@@ -23,7 +23,7 @@ from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
 from convloom.training.engine import Engine as CompiledEngine
 from convloom.training.feeding import INPUTS, PREFETCH, Feed, batch_sizes, finished, make_feed
-from convloom.training.graphs import INDEX, training_graph
+from convloom.training.graphs import training_graph, usual_kind
 from convloom.training.history import History
 from convloom.training.interrupt import StopRequest
 from convloom.training.loop import Loop
@@ -340,11 +340,11 @@ class Trainer:
     def _compiles(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """What the engine was made of, by what to call it when it has changed."""
         forward = self.model.trace(shape, 2)  # batch norm may not be trained on one image
-        clip = self.clip_norm is not None
+        clip, output = self.clip_norm is not None, forward.specs[forward.outputs[0]]
         return {
             "the network": forward,
             "the loss or the optimizer's rule": training_graph(
-                forward, self.loss, INDEX, self.optimizer, clip
+                forward, self.loss, usual_kind(self.loss, output), self.optimizer, clip
             ),
             "device, kernels, precision, seed or clip_norm": (
                 self.device,
