@@ -280,7 +280,7 @@ def test_case_2_an_impossible_launch_and_then_a_good_one(
             step(*batch(1, 3))  # a batch size of its own, so that its launches are new
     step._engine.load_state(state(alone))
     assert step(*batch(2)) == alone(*batch(2))
-    assert step(*batch(1, 3)) == alone(*batch(1, 3))
+    assert step(*batch(1, 4)) == alone(*batch(1, 4))
     assert_same(state(step), state(alone))
 
 

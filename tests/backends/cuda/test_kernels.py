@@ -651,7 +651,7 @@ class TestLargeBatch:
         yield Trial(Conv2dWgrad(*geometry, kernel=(2, 2)), (x, dy), True)
         pool = MaxPool2d((2, 2), (2, 2))
         yield Trial(pool, (x,), True)
-        yield Trial(MaxPool2dGrad((2, 2)), pool.reference(x), True)
+        yield Trial(MaxPool2dGrad((2, 2), (2, 2), (2, 2)), pool.reference(x), True)
         yield Trial(BiasGrad(), (x,), True)
         yield Trial(Concat(), (x, x), True)
         yield Trial(ReLU(), (x,), True)
