@@ -1,7 +1,8 @@
 """CPU training throughput beside PyTorch eager's, interleaved in one run.
 
-    python benchmarks/cpu_vs_pytorch.py                       # networks and the convolution zoo
-    python benchmarks/cpu_vs_pytorch.py --only lenet --json
+    python benchmarks/cpu_vs_pytorch.py                       # two networks, all convolutions
+    python benchmarks/cpu_vs_pytorch.py --only zoo --rounds 3 # every network by name, batch 32
+    python benchmarks/cpu_vs_pytorch.py --only lenet,resnet18@32 --json
     python benchmarks/cpu_vs_pytorch.py --network path/net.py:make_model --input-shape 3,32,32
 
 Each contender lives in a process of its own and runs in turn, a second at a time, so that a
@@ -27,9 +28,40 @@ from typing import Any
 
 from conv_zoo import ZOO
 
-#: {network: (input shape, least ratio)}
-NETWORKS = {"lenet": ((1, 28, 28), 5.0), "vgg-small": ((3, 32, 32), 1.8)}
 ANY_BAR = 1.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of the zoo: what it is timed on, and the least ratio."""
+
+    name: str
+    shape: tuple[int, int, int]
+    classes: int
+    batch_size: int
+    bar: float = ANY_BAR
+
+
+_IMAGENET = (3, 224, 224)
+#: {network of the zoo: (input shape, classes)}
+ZOO_SHAPES = {
+    "lenet": ((1, 28, 28), 10),
+    "lenet5": ((1, 28, 28), 10),
+    "vgg-small": ((3, 32, 32), 10),
+    "vgg16": (_IMAGENET, 1000),
+    "alexnet": (_IMAGENET, 1000),
+    "alexnet-torchvision": (_IMAGENET, 1000),
+    "resnet18": (_IMAGENET, 1000),
+    "resnet20": ((3, 32, 32), 10),
+    "resnet56": ((3, 32, 32), 10),
+    "mobilenet-v1-small": (_IMAGENET, 1000),
+}
+#: {name of a task: network}: the two that were tuned first, at batch 64, and the whole zoo at 32.
+NETWORKS = {
+    "lenet": Network("lenet", *ZOO_SHAPES["lenet"], batch_size=64, bar=5.0),
+    "vgg-small": Network("vgg-small", *ZOO_SHAPES["vgg-small"], batch_size=64, bar=1.8),
+    **{f"{name}@32": Network(name, *of, batch_size=32) for name, of in ZOO_SHAPES.items()},
+}
 
 
 @dataclass(frozen=True)
@@ -87,21 +119,33 @@ class Contender:
 
 def tasks(arguments: argparse.Namespace) -> list[Task]:
     """What to time, by the command line."""
-    size = arguments.batch_size
     if arguments.network:
         shape = tuple(int(v) for v in arguments.input_shape.split(","))
-        spec = {"network": arguments.network, "input_shape": shape, "batch_size": size}
-        return [Task(arguments.network, spec, ANY_BAR, size)]
-    found = [
-        Task(name, {"network": name, "input_shape": shape, "batch_size": size}, bar, size)
-        for name, (shape, bar) in NETWORKS.items()
-    ]
+        return [_task(arguments.network, Network(arguments.network, shape, 10, 64), arguments)]
+    found = [_task(name, network, arguments) for name, network in NETWORKS.items()]
     found += [Task(name, {"conv": conv}, ANY_BAR, conv[0]) for name, conv in ZOO.items()]
     if arguments.only:
-        found = [task for task in found if task.name in arguments.only.split(",")]
-        if not found:
-            raise SystemExit(f"--only {arguments.only}: known are {', '.join((*NETWORKS, *ZOO))}")
-    return found
+        only = arguments.only.split(",")
+        if "zoo" in only:
+            only += [name for name in NETWORKS if name.endswith("@32")]
+        if unknown := set(only) - {"zoo"} - {task.name for task in found}:
+            raise SystemExit(
+                f"--only {', '.join(sorted(unknown))}: known are zoo, "
+                f"{', '.join((*NETWORKS, *ZOO))}"
+            )
+        return [task for task in found if task.name in only]
+    return [task for task in found if not task.name.endswith("@32")]
+
+
+def _task(name: str, network: Network, arguments: argparse.Namespace) -> Task:
+    size = arguments.batch_size or network.batch_size
+    spec = {
+        "network": network.name,
+        "input_shape": network.shape,
+        "classes": network.classes,
+        "batch_size": size,
+    }
+    return Task(name, spec, network.bar, size)
 
 
 def measure(task: Task, rounds: int, seconds: float, threads: int) -> dict[str, float]:
@@ -163,7 +207,9 @@ def main() -> int:
     parser.add_argument("--only", help="names of networks or convolutions, comma-separated")
     parser.add_argument("--network", help="path/net.py:make_model, a network of your own")
     parser.add_argument("--input-shape", default="3,32,32", help="C,H,W for --network")
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step (default 64)")
+    parser.add_argument(
+        "--batch-size", type=int, help="images a step of every network (default: as its name says)"
+    )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=7, help="rounds per contender (default 7)")
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a round")

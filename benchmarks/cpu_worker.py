@@ -17,6 +17,8 @@ import numpy as np
 
 Step = Callable[[], object]
 BATCHES = 8
+#: Seconds of steps before the first round; one step at least.
+WARM_UP = 1.0
 
 
 def batches(
@@ -38,7 +40,12 @@ def network(spec: dict[str, Any]) -> Any:
     from convloom.nn import models
 
     shape = tuple(spec["input_shape"])
-    return models.build(spec["network"], num_classes=10, in_channels=shape[0], image_size=shape[1:])
+    return models.build(
+        spec["network"],
+        num_classes=spec["classes"],
+        in_channels=shape[0],
+        image_size=shape[1:],
+    )
 
 
 def convloom_network(spec: dict[str, Any]) -> tuple[Step, int]:
@@ -54,7 +61,7 @@ def convloom_network(spec: dict[str, Any]) -> tuple[Step, int]:
         input_shape=shape,
         device="cpu",
     )
-    data = batches(shape, size, 10)
+    data = batches(shape, size, spec["classes"])
     return _rotating(step, data), size
 
 
@@ -67,7 +74,9 @@ def pytorch_network(spec: dict[str, Any]) -> tuple[Step, int]:
     model = network(spec)
     twin = TorchTwin(model.trace(shape, size), model.state_dict())
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.01, momentum=0.9)
-    data = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(shape, size, 10)]
+    data = [
+        (torch.from_numpy(x), torch.from_numpy(y)) for x, y in batches(shape, size, spec["classes"])
+    ]
 
     def step(x: torch.Tensor, y: torch.Tensor) -> float:
         optimizer.zero_grad()
@@ -160,8 +169,7 @@ def main() -> None:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     kind = "network" if "network" in spec else "conv"
     step, images = globals()[f"{engine}_{kind}"](spec)
-    for _ in range(3):
-        step()
+    timed(step, images, WARM_UP)
     print("ready", file=answers, flush=True)
     for line in sys.stdin:
         command, *rest = line.split()

@@ -72,6 +72,25 @@ def test_the_twin_is_the_same_network() -> None:
         np.testing.assert_allclose(found, grad, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("lenet5", (1, 28, 28)), ("resnet20", (3, 8, 8)), ("mobilenet-v1-small", (3, 33, 33))],
+)
+def test_the_twin_of_networks_of_the_zoo(name: str, shape: tuple[int, int, int]) -> None:
+    model = nn.models.build(name, num_classes=5, in_channels=shape[0], image_size=shape[1:])
+    model.initialize(3)
+    x = np.random.default_rng(0).standard_normal((2, *shape), dtype=np.float32)
+    dy = np.random.default_rng(1).standard_normal((2, 5), dtype=np.float32)
+    y, _, grads = cl.vjp(model, x.astype(np.float64), dy, device="reference")
+    twin = TorchTwin(model.trace(shape, 2), model.state_dict()).double()
+    output = twin(torch.from_numpy(x).double())
+    output.backward(torch.from_numpy(dy).double())
+    np.testing.assert_allclose(output.detach(), y, atol=1e-9)
+    for key, grad in grads.items():
+        found = twin.get_parameter(twin.names[key]).grad
+        np.testing.assert_allclose(found, grad, atol=1e-8 * np.abs(grad).max() + 1e-12)
+
+
 @pytest.mark.parametrize("kind", [EAGER, pytest.param(COMPILE, marks=pytest.mark.slow)])
 def test_a_peer_begins_where_convloom_does(workload: Workload, kind: Kind) -> None:
     model = network()

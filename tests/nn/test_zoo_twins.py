@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +49,19 @@ COUNTS = {
 
 def test_every_network_has_a_twin() -> None:
     assert set(TWINS) == set(SMALL) == set(models.names())
+
+
+def test_every_network_is_timed_beside_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("timed", folder / "cpu_vs_pytorch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "timed", module)
+    spec.loader.exec_module(module)
+    assert set(module.ZOO_SHAPES) == set(models.names())
+    assert {f"{name}@32" for name in models.names()} <= set(module.NETWORKS)
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -102,7 +102,34 @@ def _local_response_norm(op: Any) -> Callable[..., torch.Tensor]:
     return lambda x: functional.local_response_norm(x, op.size, op.alpha, op.beta, op.k)
 
 
+#: {kind of activation: its function of x, a and b}, as PyTorch's own layers have it.
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor, float, float], torch.Tensor]] = {
+    "leaky_relu": lambda x, a, b: functional.leaky_relu(x, a),
+    "clamp": lambda x, a, b: functional.hardtanh(x, a, b),
+    "elu": lambda x, a, b: functional.elu(x, a),
+    "gelu": lambda x, a, b: functional.gelu(x),
+    "gelu_tanh": lambda x, a, b: functional.gelu(x, approximate="tanh"),
+    "silu": lambda x, a, b: functional.silu(x),
+    "hardswish": lambda x, a, b: functional.hardswish(x),
+    "tanh": lambda x, a, b: torch.tanh(x) if a == b == 1 else a * torch.tanh(b * x),
+    "sigmoid": lambda x, a, b: torch.sigmoid(x),
+    "softplus": lambda x, a, b: functional.softplus(x, a, b),
+    "square": lambda x, a, b: x * x,
+    "abs": lambda x, a, b: x.abs(),
+    "sqrt": lambda x, a, b: x.sqrt(),
+    "linear": lambda x, a, b: a * x + b,
+}
+
+
+def _activation(op: Any) -> Callable[..., torch.Tensor]:
+    if op.kind not in _ACTIVATIONS:
+        raise ValueError(f"PyTorch has no activation {op.kind}")
+    function, a, b = _ACTIVATIONS[op.kind], op.a, op.b
+    return lambda x: function(x, a, b)
+
+
 _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
+    "Activation": _activation,
     "BatchNorm": _batch_norm,
     "Conv2d": _conv2d,
     "GroupNorm": _group_norm,
