@@ -202,6 +202,11 @@ def test_every_kernel_file_is_used() -> None:
 
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_every_kernel_compiles(compiler: Compiler, capability: tuple[int, int]) -> None:
+    """``pytest -s`` shows the table."""
     done = compiler.compile(specialisations(), architecture(capability))
+    print(f"\n{architecture(capability)}: registers, shared memory, stack, spilled; kernel")
+    for one, made in sorted(done.items(), key=lambda item: describe(item[0])):
+        use = made.usage
+        print(f"{use.registers:4}{use.shared:7}{use.stack:6}{use.spilled:5}  {describe(one)}")
     spilled = {describe(one): made.usage for one, made in done.items() if made.usage.spilled > FEW}
     assert spilled == {}
