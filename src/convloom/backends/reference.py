@@ -13,6 +13,7 @@ import numpy as np
 from convloom.backends.base import LayoutPolicy, Storage
 from convloom.backends.values import checked
 from convloom.ir import Node, Plan, Role, Selection, TensorSpec
+from convloom.ops.base import is_fused
 from convloom.ops.chain import Chain
 from convloom.ops.precision import FP32
 
@@ -147,7 +148,7 @@ class ReferenceBackend:
             needed = kernels == "auto" and node.op.precision != FP32
             wanted = kernels == "onchip" or needed
             return Selection("onchip", "reference", None) if wanted else None
-        if type(node.op).__module__.endswith(".fused"):
+        if is_fused(node.op):
             return None
         return Selection("reference", "reference", None)
 

@@ -24,6 +24,7 @@ from convloom.inspection.timing import Timing, interleaved
 from convloom.inspection.ways import Runner, Way, prepare, ways
 from convloom.inspection.workload import Workload
 from convloom.ir import ConvloomError, Node, Plan, Selection, TensorSpec
+from convloom.ops.base import is_fused
 
 #: What the rungs of the backends add, each to the rung below it; a new rung may go without.
 IDEAS = {
@@ -227,7 +228,7 @@ class Without:
 
     def select(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
         """The best kernel that is allowed; None if there is none."""
-        if self._rung == "fused" and type(node.op).__module__.endswith(".fused"):
+        if self._rung == "fused" and is_fused(node.op):
             return None
         ladder = list(self.rungs)
         if kernels != "auto":

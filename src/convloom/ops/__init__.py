@@ -36,6 +36,12 @@ from convloom.ops.fused import (
     FusedSum,
     PooledConv2dGrad,
 )
+from convloom.ops.fused_norm import (
+    FoldBatchNorm,
+    FusedBatchNorm,
+    FusedBatchNormGrad,
+    FusedBatchNormInference,
+)
 from convloom.ops.geometry import Pair, Window, pair
 from convloom.ops.group_norm import GroupNorm, GroupNormGrad
 from convloom.ops.linear import Linear, LinearDgrad, LinearWgrad
@@ -99,6 +105,10 @@ __all__ = [
     "DropoutGrad",
     "FilterLimit",
     "Flatten",
+    "FoldBatchNorm",
+    "FusedBatchNorm",
+    "FusedBatchNormGrad",
+    "FusedBatchNormInference",
     "FusedConv2d",
     "FusedConv2dDgrad",
     "FusedConv2dWgrad",

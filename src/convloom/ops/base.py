@@ -125,6 +125,11 @@ class Op(ABC):
         return f"{self.name}({shown})"
 
 
+def is_fused(op: object) -> bool:
+    """Whether an op is one that only the fusion pass makes, for a backend that has its kernel."""
+    return type(op).__module__.rpartition(".")[2].startswith("fused")
+
+
 def to_json(op: Op) -> dict[str, Any]:
     """An op as plain data: ``{"op": name, attribute: value, …}``."""
     return {"op": op.name, **{f.name: _plain(getattr(op, f.name)) for f in fields(op)}}

@@ -13,6 +13,7 @@ from convloom.backends.cpu.selectors import select_kernel
 from convloom.backends.cpu.storage import CpuStorage
 from convloom.backends.cpu.toolchain import Compiler, find_compiler
 from convloom.ir import Node, Plan, Selection, TensorSpec
+from convloom.ops.base import is_fused
 
 #: The ladder, lowest first.
 RUNGS = ("reference", "dense", "sparse", "winograd")
@@ -54,7 +55,7 @@ class CpuBackend:
             if selection is not None:
                 return selection
             note = "no compiled kernel serves this op with these shapes and dtypes"
-        if type(node.op).__module__.endswith(".fused"):
+        if is_fused(node.op):
             return None
         return Selection("reference", "reference", None, note=note)
 
