@@ -107,6 +107,13 @@ def problems() -> Iterator[Problem]:
             op = PooledConv2dGrad(*g, y, (3, 3), mask, needs_dx, True)
             yield op, (x, w, pooled, index), None
     yield Conv2d((4, 4), (2, 2), (1, 1), 2), (f(2, 6, 23, 18), f(10, 3, 11, 11), f(10)), None
+    for channels, groups, stride in ((64, 64, 1), (32, 32, 2), (128, 32, 1), (32, 4, 2)):
+        g = ((stride, stride), (1, 1), (1, 1), groups)
+        x, w, b = f(8, channels, 14, 14), f(channels, channels // groups, 3, 3), f(channels)
+        dy = f(8, channels, 14 // stride, 14 // stride)
+        yield FusedConv2d(*g, **relu), (x, w, b), None
+        yield FusedConv2dDgrad(*g, size=(14, 14), mask="relu"), (dy, w, x), None
+        yield FusedConv2dWgrad(*g, kernel=(3, 3)), (x, dy), None
     for n, inside, outside in ((8, 40, 10), (64, 2048, 10), (64, 512, 256)):
         x, w, b, dy = f(n, inside), f(outside, inside), f(outside), f(n, outside)
         yield Linear(), (x, w, b), None

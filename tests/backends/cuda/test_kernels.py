@@ -160,6 +160,39 @@ class TestConvolution:
         mine = list(enumerate(cases))[part::2]
         check([t for at, case in mine for t in convolutions(case, at)], backend, rung)
 
+    def test_small_groups(self, backend: Backend, rung: str) -> None:
+        """Depthwise filters and groups in fours: strides, dilations, tails of lanes and rows."""
+        # n, c, k, size, kernel, stride, padding, dilation, groups
+        cases = [
+            Case(Conv2d(s, p, d, g), ((n, c, *size), (k, c // g, *kernel), (k,)))
+            for n, c, k, size, kernel, s, p, d, g in (
+                (2, 8, 8, (7, 9), (3, 3), (1, 1), (1, 1), (1, 1), 8),
+                (3, 36, 36, (6, 11), (3, 3), (2, 2), (1, 1), (1, 1), 36),
+                (1, 4, 4, (9, 8), (5, 4), (2, 3), (2, 1), (1, 2), 4),
+                (31, 4, 4, (5, 5), (2, 1), (1, 1), (0, 0), (2, 1), 4),
+                (2, 132, 132, (4, 5), (3, 3), (1, 1), (1, 1), (1, 1), 132),
+                (2, 16, 16, (6, 7), (3, 3), (1, 1), (1, 1), (1, 1), 4),
+                (1, 24, 48, (8, 7), (3, 2), (2, 2), (1, 1), (1, 1), 6),
+                (2, 16, 8, (7, 6), (1, 3), (1, 2), (0, 2), (1, 2), 2),
+            )
+        ]
+        trials = [t for at, case in enumerate(cases) for t in convolutions(case, at)]
+        served = check(trials, backend, rung)
+        assert rung != "tiled" or served == len(trials)
+
+    def test_small_groups_not_finite(self, backend: Backend, rung: str) -> None:
+        """An Inf beside the outputs of a row's last tile reaches no sum it is not part of."""
+        x, w, dy = normals((2, 4, 5, 6), 0), normals((4, 1, 3, 3), 1), normals((2, 4, 5, 6), 2)
+        x[0, 1, 3, 5], x[1, 2, 0, 0], dy[1, 3, 4, 4] = np.nan, np.inf, -np.inf
+        geometry = ((1, 1), (1, 1), (1, 1), 4)
+        trials = [
+            Trial(Conv2d(*geometry), (x, w)),
+            Trial(FusedConv2dDgrad(*geometry, size=(5, 6), mask="relu"), (dy, w, x)),
+            Trial(Conv2dWgrad(*geometry, kernel=(3, 3)), (x, normals(dy.shape, 3))),
+            Trial(Conv2dWgrad(*geometry, kernel=(3, 3)), (normals(x.shape, 3), dy)),
+        ]
+        check(trials, backend, rung)
+
     def test_row_major_memory(self, backend: Backend, rung: str) -> None:
         x, w, b = integers((2, 3, 9, 8), 0), integers((6, 3, 3, 2), 1), integers((6,), 2)
         trials = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
+from convloom.backends.cuda.selectors import conv2d_groups
 from convloom.backends.cuda.selectors.common import (
     ABSENT,
     Builder,
@@ -149,14 +150,29 @@ def _add_fused_wgrad(
 
 
 def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
-    return _forward_by_tiles(node, specs, "tiled")
+    """Small groups have kernels of their own."""
+    if not _served(node, specs) or not _alike(specs, *node.outputs):
+        return None
+    x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
+    constants = sizes(cast(ConvGeometry, node.op), x, w, y)
+    if getattr(node.op, "pool", 0) or not conv2d_groups.serves(constants):
+        return _forward_by_tiles(node, specs, "tiled")
+    relu = getattr(node.op, "activation", "none") == RELU
+    constants |= {"BIAS": int(len(node.inputs) > 2), "RELU": int(relu)}
+    build = Builder(specs)
+    arguments = _fused_arguments(node, x.shape[0])[:4]
+    conv2d_groups.add_forward(build, constants, arguments, x.shape[0])
+    return build.selection("tiled", "conv2d_groups_fprop")
 
 
 def _async_forward(node: Node, specs: Specs) -> Selection | None:
-    """Serves channels that can be read four at a time."""
-    x, w = (specs[name] for name in node.inputs[:2])
+    """Serves channels that can be read four at a time, small groups apart."""
+    x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
     fours = channels_last(x) and channels_last(w) and w.shape[1] % 4 == 0
-    return _forward_by_tiles(node, specs, "async") if fours else None
+    small = conv2d_groups.serves(sizes(cast(ConvGeometry, node.op), x, w, y))
+    if not fours or (small and not getattr(node.op, "pool", 0)):
+        return None
+    return _forward_by_tiles(node, specs, "async")
 
 
 def _forward_by_tiles(node: Node, specs: Specs, rung: str) -> Selection | None:
@@ -188,6 +204,13 @@ def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
         return None
     dy, w, *mask = (Tensor(name) for name in node.inputs)
     build = Builder(specs)
+    dx = specs[node.outputs[0]]
+    constants = sizes(cast(ConvGeometry, node.op), dx, specs[w.name], specs[dy.name])
+    if conv2d_groups.serves(constants):
+        constants |= {"MASK": len(mask)}
+        arguments = (dy, w, mask[0] if mask else ABSENT, Tensor(node.outputs[0]))
+        conv2d_groups.add_dgrad(build, constants, arguments, dx.shape[0])
+        return build.selection("tiled", "conv2d_groups_dgrad")
     _add_tiled_dgrad(build, node, dy, ABSENT, w, mask[0] if mask else ABSENT)
     return build.selection("tiled", "conv2d_dgrad")
 
@@ -198,6 +221,12 @@ def _tiled_wgrad(node: Node, specs: Specs) -> Selection | None:
         return None
     x, dy = (Tensor(name) for name in node.inputs)
     build = Builder(specs)
+    image = specs[x.name]
+    constants = sizes(cast(ConvGeometry, node.op), image, specs[node.outputs[0]], specs[dy.name])
+    if conv2d_groups.serves(constants):
+        constants |= {"BIAS": int(len(node.outputs) > 1)}
+        conv2d_groups.add_wgrad(build, node, constants, (x, dy), image.shape[0])
+        return build.selection("tiled", "conv2d_groups_wgrad")
     _add_tiled_wgrad(build, node, x, dy, ABSENT, has_bias=len(node.outputs) > 1)
     return build.selection("tiled", "conv2d_wgrad")
 

@@ -1,0 +1,410 @@
+"""Writes the measured tables of docs/kernels.md and README.md from the results that are kept.
+
+    python benchmarks/kernels_doc.py                  # rewrite the tables
+    python benchmarks/kernels_doc.py --check          # exit code 1 if they are not the results'
+    python benchmarks/kernels_doc.py --take FOLDER    # keep new results, then rewrite; plots too
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``; TABLES says what makes it.
+Results are what the commands of docs/kernels.md write; FOLDER holds some of them, by these names.
+The table of kernels comes from the first lines of each kernel's source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from convloom.backends.cuda.nvrtc import SOURCES
+from convloom.backends.cuda.selectors import RUNGS
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "h200"
+DOCUMENTS = ("docs/kernels.md", "README.md")
+#: Results of a person's own that --take keeps.
+KEPT = (
+    "agreement.json",
+    "build-lenet.json",
+    "ladder-lenet-64.json",
+    "ladder-lenet-4096.json",
+    "pytorch-lenet-64.json",
+    "pytorch-lenet-4096.json",
+    "sanitizer.txt",
+    "times-lenet.json",
+    "train-mnist.txt",
+    "train-mnist-naive.txt",
+)
+_TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+#: Options that say where a result went, which is nobody's business.
+_PLACES = re.compile(r" (--out|--csv|--plot|--data-dir|--json)( [^ -][^ ]*)?(?= |$)")
+_EPOCH = re.compile(r"^ +\d+/\d+ .* ([\d.]+) s$", re.MULTILINE)
+
+Rows = Iterable[Sequence[str]]
+
+
+def main() -> int:
+    options = _options()
+    if options.take is not None:
+        _take(options.take)
+    stale = []
+    for name in DOCUMENTS:
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        wanted = written(text)
+        if wanted != text:
+            stale.append(name)
+            if not options.check:
+                path.write_text(wanted, encoding="utf-8")
+    for name in stale:
+        print(f"{name}: {'its tables are not those of the results' if options.check else 'new'}")
+    return 1 if stale and options.check else 0
+
+
+def written(text: str) -> str:
+    """A document with all of its tables as they should be."""
+    return _TABLE.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}{m[3]}", text)
+
+
+# The tables ---------------------------------------------------------------------------------------
+
+
+def ladder(batch: int) -> str:
+    """Rungs, then ways of feeding and launching; each adds one idea to the row before."""
+    found = _result(f"ladder-lenet-{batch}.json")
+    rows = [
+        (
+            f"**{row['name']}**",
+            row["note"] or row["idea"],
+            str(row["kernels"]),
+            _number(row["us"], 1),
+            _number(row["images_per_second"]),
+            f"{100 * row['of_limit']:.1f} %",
+            "" if row["gain"] is None else f"×{row['gain']:.2f}",
+        )
+        for row in found["rows"]
+        if row["kind"] != "switch" and not row["failed"]
+    ]
+    peaks = found["peaks"]
+    limit = next(row["limit_us"] for row in found["rows"] if row["limit_us"] is not None)
+    note = (
+        f"The limit is {limit:.1f} µs a step: {peaks['bandwidth'] / 1e9:,.0f} GB/s and "
+        f"{peaks['flops'] / 1e12:.1f} TFLOP/s in fp32, measured in the same run."
+    )
+    header = ("row", "what it adds", "kernels", "µs a step", "images/s", "of the limit", "gain")
+    return _table(header, rows, "llrrrrr") + f"\n{note} {_origin(found)}\n"
+
+
+def switches(batch: int) -> str:
+    """The whole with one idea taken out."""
+    found = _result(f"ladder-lenet-{batch}.json")
+    rows = [
+        (row["name"], row["idea"], _number(row["us"], 1), f"×{row['gain']:.2f}")
+        for row in found["rows"]
+        if row["kind"] == "switch" and not row["failed"]
+    ]
+    header = ("without", "what is measured", "µs a step", "worth")
+    return _table(header, rows, "llrr") + f"\n{_origin(found)}\n"
+
+
+def times(batch: int) -> str:
+    """Microseconds of each part of a step, alone, on every rung."""
+    found = _result("times-lenet.json")
+    rows = [row for row in found["rows"] if row["batch"] == batch]
+    rungs = list(dict.fromkeys(row["kernels"] for row in rows))
+    parts = list(dict.fromkeys(row["part"] for row in rows))
+    parts.sort(key=lambda part: ("backward" in part, part == "update"))
+
+    def total(**wanted: str) -> float:
+        mine = [r for r in rows if all(r[name] == value for name, value in wanted.items())]
+        return float(sum(row["us"] for row in mine))
+
+    best = [
+        " + ".join(
+            dict.fromkeys(
+                f"`{source}`"
+                for row in rows
+                if (row["kernels"], row["part"]) == (rungs[-1], part)
+                for source in row["sources"]
+            )
+        )
+        for part in parts
+    ]
+    made = [
+        (part, *(f"{total(kernels=rung, part=part):,.1f}" for rung in rungs), kernels)
+        for part, kernels in zip(parts, best, strict=True)
+    ]
+    made.append(("**sum**", *(f"**{total(kernels=rung):,.1f}**" for rung in rungs), ""))
+    header = ("part", *rungs, f"kernels of {rungs[-1]}")
+    return _table(header, made, "l" + "r" * len(rungs) + "l") + f"\n{_origin(found)}\n"
+
+
+def pytorch(batch: int) -> str:
+    """Our rows and PyTorch's, steps and end to end."""
+    found = _result(f"pytorch-lenet-{batch}.json")
+    rows = [
+        (
+            row["what"],
+            row["engine"],
+            row["name"] + "".join(f", {k} {v}" for k, v in row["settings"].items()),
+            _number(row["us"], 1),
+            _number(row["images_per_second"]),
+            "" if row["busy"] is None else f"{100 * row['busy']:.0f} %",
+            "" if row["ratio"] is None else f"×{row['ratio']:.2f}",
+        )
+        for row in found["rows"]
+        if row["images_per_second"] is not None
+    ]
+    header = ("what", "engine", "row", "µs a step", "images/s", "GPU busy", "against PyTorch")
+    return _table(header, rows, "lllrrrr") + f"\n{_origin(found)}\n"
+
+
+def usage() -> str:
+    """What the compiler made of LeNet's kernels, for every architecture."""
+    rows: list[dict[str, Any]] = _result("build-lenet.json")
+    arches = list(dict.fromkeys(row["arch"] for row in rows))
+    kernels: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        kernels.setdefault((row["kernel"], row["layers"]), {})[row["arch"]] = row
+    made = [
+        (
+            f"`{kernel}`",
+            layers,
+            *(str(on[arch]["registers"]) if arch in on else "–" for arch in arches),
+            str(max(row["shared"] for row in on.values())),
+            str(max(row["spilled"] for row in on.values())),
+        )
+        for (kernel, layers), on in sorted(kernels.items())
+    ]
+    header = ("kernel", "layers", *arches, "shared", "spilled")
+    note = (
+        "Registers of a thread on each architecture; the most bytes of shared memory of a block, "
+        "and of registers that a thread spills, on any of them "
+        f"(`convloom build lenet --arch {','.join(arches)}`)."
+    )
+    return _table(header, made, "ll" + "r" * (len(arches) + 2)) + f"\n{note}\n"
+
+
+def agreement() -> str:
+    """How far each engine is from float64 after 100 steps."""
+    found = _result("agreement.json")
+    rows = [
+        (name, *(f"{figure['mean']:.1e}" for figure in figures.values()))
+        for name, figures in found["float64"].items()
+    ]
+    counts = {
+        count: max(one[count] for one in found["steps"].values())
+        for count in next(iter(found["steps"].values()))
+    }
+    apart = ", ".join(f"{value:.1e} over {count} steps" for count, value in counts.items())
+    same = "; ".join(
+        f"{device}: {', '.join(what for what, holds in bits.items() if holds)}"
+        for device, bits in found["bits"].items()
+    )
+    header = ("engine", *(f"{name}" for name in next(iter(found["float64"].values()))))
+    return (
+        _table(header, rows, "lrrr")
+        + f"\nLosses of cpu and cuda differ by at most {apart}. The same bits: {same}. "
+        + f"{_origin(found)}\n"
+    )
+
+
+def sanitizer() -> str:
+    """The last words of each tool."""
+    lines = (RESULTS / "sanitizer.txt").read_text().splitlines()
+    told = [line for line in lines if line.startswith("$ ") or "SUMMARY" in line]
+    return "```\n" + "\n".join(line.removeprefix("========= ") for line in told) + "\n```\n"
+
+
+def training() -> str:
+    """Five epochs of MNIST from end to end, on the whole ladder and on its lowest rung."""
+    rows = []
+    for name, kernels in (("train-mnist.txt", "auto"), ("train-mnist-naive.txt", "naive")):
+        text = (RESULTS / name).read_text()
+        seconds = [float(one) for one in _EPOCH.findall(text)]
+        accuracy = re.search(r"test accuracy ([\d.]+) %", text)
+        first = re.search(r"first step after ([\d.]+) s, ([\d.]+) s in all", text)
+        assert accuracy is not None, name
+        assert first is not None, name
+        rows.append(
+            (
+                f"`{kernels}`",
+                f"{sum(seconds):.2f} s",
+                _number(5 * 60_000 / sum(seconds)),
+                f"{accuracy[1]} %",
+                f"{first[1]} s",
+                f"{first[2]} s",
+            )
+        )
+    header = ("kernels", "training", "images/s", "test accuracy", "first step after", "in all")
+    return _table(header, rows, "lrrrrr")
+
+
+def kernels() -> str:
+    """Every kernel file: what it adds to the rung below, and what limits it."""
+    parts = []
+    for folder in sorted(path for path in SOURCES.iterdir() if any(path.glob("*.cu"))):
+        files = {path.stem: path for path in folder.glob("*.cu")}
+        rungs = [rung for rung in RUNGS if rung in files]
+        rungs += sorted(files.keys() - set(rungs))
+        rows = [_kernel(files[rung]) for rung in rungs]
+        parts.append(f"**{folder.name}**\n\n" + _table(("rung", "idea", "limit"), rows, "lll"))
+    return "\n".join(parts)
+
+
+def readme() -> str:
+    """What the front page says of the GPU."""
+    rows = {row["name"]: row for row in _result("ladder-lenet-64.json")["rows"]}
+    large = _result("ladder-lenet-4096.json")["rows"]
+    peers = _result("pytorch-lenet-64.json")["rows"]
+    best = max(row["images_per_second"] for row in rows.values() if row["kind"] == "way")
+    most = max(row["images_per_second"] for row in large if row["kind"] == "way")
+    graph = next(row["images_per_second"] for row in peers if row["name"] == "graph")
+    loading = max(
+        row["images_per_second"] or 0
+        for row in peers
+        if row["engine"] == "pytorch" and row["what"] == "end to end"
+    )
+    fed = next(row["images_per_second"] for row in peers if row["name"] == "resident")
+    found = _result("pytorch-lenet-64.json")["environment"]
+    seconds = sum(map(float, _EPOCH.findall((RESULTS / "train-mnist.txt").read_text())))
+    return _wrapped(
+        f"On one NVIDIA H200 in fp32 ({found['date'][:10]}, PyTorch {found['versions']['torch']}), "
+        f"lenet trains at {_number(best)} images/s at batch 64 and at {_number(most)} at batch "
+        f"4096 (`convloom bench ladder lenet`). End to end at batch 64 that is {_number(fed)}, "
+        f"beside {_number(graph)} of PyTorch's CUDA graph with data already on the device and at "
+        f"most {_number(loading)} through its DataLoader (`convloom bench pytorch lenet`). Five "
+        f"epochs of MNIST (`convloom train lenet --data mnist --epochs 5`) take {seconds:.2f} s of "
+        "training. [docs/kernels.md](docs/kernels.md) has all figures, kernel by kernel."
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "ladder-64": lambda: ladder(64),
+    "ladder-4096": lambda: ladder(4096),
+    "switches-64": lambda: switches(64),
+    "times-64": lambda: times(64),
+    "times-4096": lambda: times(4096),
+    "pytorch-64": lambda: pytorch(64),
+    "pytorch-4096": lambda: pytorch(4096),
+    "usage": usage,
+    "agreement": agreement,
+    "sanitizer": sanitizer,
+    "training": training,
+    "kernels": kernels,
+    "readme": readme,
+}
+
+
+# What they are made of ----------------------------------------------------------------------------
+
+
+def _kernel(path: Path) -> tuple[str, str, str]:
+    """(rung with a link to its file, what it adds, limit), from the comment that opens a source."""
+    comment = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("//"):
+            break
+        comment.append(line.removeprefix("//").strip())
+    paragraphs = " ".join(line or "\n" for line in comment).split("\n")
+    text = " ".join(paragraphs).strip()
+    what, _, limit = text.partition("Limit:")
+    if not limit:
+        what, _, limit = text.partition("Limit: ")
+    against = re.search(r"Against (?:the )?[\w ]+?: .*", what)
+    idea = against[0] if against else " ".join(paragraphs[0].split())
+    link = f"[{path.stem}](../{path.relative_to(ROOT)})"
+    return link, _cell(idea), _cell(limit)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
+
+
+@cache
+def _result(name: str) -> Any:
+    return json.loads((RESULTS / name).read_text())
+
+
+def _origin(found: dict[str, Any]) -> str:
+    where = found["environment"]
+    command = _PLACES.sub("", where["command"])
+    return f"`{command}`, {where['date'][:10]}."
+
+
+def _number(value: float | None, digits: int = 0) -> str:
+    """Three significant digits and a half are what such figures bear."""
+    if value is None:
+        return ""
+    return f"{value:,.{digits}f}" if digits else f"{round(value, -len(str(int(value))) + 3):,.0f}"
+
+
+def _table(header: Sequence[str], rows: Rows, sides: str) -> str:
+    """Markdown; ``sides`` says l or r for each column."""
+    rules = ["---" if side == "l" else "---:" for side in sides]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (header, rules, *rows))
+
+
+def _wrapped(text: str, width: int = 100) -> str:
+    lines, line = [], ""
+    for word in text.split():
+        if line and len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = word
+        else:
+            line = f"{line} {word}".strip()
+    return "\n".join([*lines, line]) + "\n"
+
+
+# Keeping results ----------------------------------------------------------------------------------
+
+
+def _take(folder: Path) -> None:
+    for name in KEPT:
+        source = folder / name
+        if not source.exists():
+            continue
+        text = source.read_text(encoding="utf-8")
+        if name.endswith(".json"):
+            found = json.loads(text)
+            if isinstance(found, dict):
+                found["environment"]["command"] = _PLACES.sub("", found["environment"]["command"])
+            text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        (RESULTS / name).write_text(text, encoding="utf-8")
+        print(f"kept {name}")
+        if name.startswith("ladder"):
+            _plot(found, RESULTS / name.replace(".json", ".png"))
+
+
+def _plot(found: dict[str, Any], path: Path) -> None:
+    """Bars and roofline, in few colours, so that the file is small."""
+    from PIL import Image
+
+    from convloom.inspection.ladder import Ladder, Row
+    from convloom.inspection.peaks import Peaks
+    from convloom.inspection.plots import plot_ladder
+
+    rows = tuple(Row(**row) for row in found["rows"])
+    fields = {name: found[name] for name in ("network", "device", "batch_size", "rounds")}
+    study = Ladder(
+        **fields, rows=rows, peaks=Peaks(**found["peaks"]), environment=found["environment"]
+    )
+    plot_ladder(study, path)
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(32, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="change nothing")
+    parser.add_argument("--take", type=Path, metavar="FOLDER", help="new results to keep")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
