@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from convloom import data, nn, optim
     from convloom.ir.errors import ConvloomError, ShapeError
     from convloom.nn import concat
-    from convloom.training import Trainer, compile, load, vjp
+    from convloom.training import Trainer, compile, load, train_many, vjp
 
 __version__ = "0.1.0"
 
@@ -25,6 +25,7 @@ _HOMES = {
     "compile": "convloom.training",
     "concat": "convloom.nn",
     "load": "convloom.training",
+    "train_many": "convloom.training",
     "vjp": "convloom.training",
 }
 _SUBMODULES = frozenset({"data", "nn", "optim"})
@@ -40,6 +41,7 @@ __all__ = [
     "load",
     "nn",
     "optim",
+    "train_many",
     "vjp",
 ]
 

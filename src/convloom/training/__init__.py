@@ -6,6 +6,7 @@ from convloom.training.callbacks import Callback, Moment
 from convloom.training.history import History
 from convloom.training.interrupt import TrainingInterrupted
 from convloom.training.loop import NonFiniteError
+from convloom.training.many import Ensemble, Member, train_many
 from convloom.training.prediction import predict
 from convloom.training.step import TrainingStep, compile, vjp
 from convloom.training.trainer import Trainer
@@ -14,7 +15,9 @@ runtime.set_predictor(predict)
 
 __all__ = [
     "Callback",
+    "Ensemble",
     "History",
+    "Member",
     "Moment",
     "NonFiniteError",
     "Trainer",
@@ -23,5 +26,6 @@ __all__ = [
     "compile",
     "load",
     "predict",
+    "train_many",
     "vjp",
 ]

@@ -246,7 +246,7 @@ class TestFailures:
     ) -> None:
         write_batch(executable, *batch())
         executable.run()
-        gpu.broken = {"relu_naive"}
+        gpu.broken = {"activation_naive"}
         with pytest.raises(DeviceError, match="ReLU"):
             executable.run()
         gpu.broken = set()
