@@ -15,6 +15,7 @@ from convloom.cli import (
     plan,
     predict,
     resume,
+    sweep,
     train,
     version,
 )
@@ -57,7 +58,19 @@ def convloom(
         print(context.get_help())
 
 
-for _module in (train, resume, evaluate, predict, data, plan, build, bench, convnet, version):
+for _module in (
+    train,
+    resume,
+    sweep,
+    evaluate,
+    predict,
+    data,
+    plan,
+    build,
+    bench,
+    convnet,
+    version,
+):
     _module.register(app)
 
 

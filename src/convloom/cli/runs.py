@@ -212,7 +212,7 @@ def claim_folder(run: Run) -> Run:
         ConvloomError: another run has taken the folder meanwhile.
     """
     if run.config.out is None:
-        folder = _new_folder(run.config)
+        folder = new_folder(run.config)
     else:
         folder = Path(run.config.out)
         folder.mkdir(parents=True, exist_ok=True)
@@ -328,14 +328,18 @@ def crops_of(config: RunConfig) -> Crops | None:
     return Crops(drawn.padding, drawn.reflect)
 
 
-def _new_folder(config: RunConfig) -> Path:
-    """``runs/lenet-mnist-3``: made now, so that two runs that begin together get two folders."""
+def new_folder(config: RunConfig, kind: str = "") -> Path:
+    """``runs/lenet-mnist-3``: made now, so that two runs that begin together get two folders.
+
+    Args:
+        kind: what comes before the number.
+    """
     network = config.network.rpartition(":")[0] or config.network
     data = catalog.find(config.data)
     stem = f"{Path(network).stem}-{data.name if data else Path(config.data).resolve().name}"
     _ROOT.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
-        folder = _ROOT / f"{stem}-{number}"
+        folder = _ROOT / f"{stem}{kind}-{number}"
         try:
             folder.mkdir()
         except FileExistsError:
