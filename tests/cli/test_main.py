@@ -27,6 +27,7 @@ from tests.cli.running import PATIENCE, command, environment, invoke, refused, s
 COMMANDS = [
     "train",
     "resume",
+    "sweep",
     "eval",
     "predict",
     "plan",
