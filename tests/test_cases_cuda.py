@@ -26,13 +26,13 @@ import pytest
 import convloom as cl
 from convloom import nn
 from convloom.backends import base
-from convloom.backends.base import DeviceError
+from convloom.backends.base import DeviceError, OutOfMemoryError
 from convloom.backends.cuda import backend as cuda_backend
 from convloom.backends.cuda import device as machine
 from convloom.backends.cuda import gpu as cuda_gpu
 from convloom.backends.cuda import nvrtc
 from convloom.backends.cuda.device import Found
-from convloom.backends.cuda.gpu import Call, CudaGpu, OutOfMemoryError, open_gpu
+from convloom.backends.cuda.gpu import Call, CudaGpu, open_gpu
 from convloom.backends.cuda.measure import poison
 from convloom.backends.cuda.selectors import RUNGS
 from convloom.data import ArrayDataset, from_arrays
@@ -325,6 +325,21 @@ def test_case_3_a_batch_too_large_for_the_memory(cuda: Place) -> None:
     for at in range(2):
         alone(*batch(at, 32))
     assert step(*batch(2, 32)) == alone(*batch(2, 32))
+
+
+def test_case_3_plans_of_other_batch_sizes_make_room(cuda: Place) -> None:
+    """They are kept to be quick, not to be in the way."""
+    if cuda.host is None:
+        pytest.skip("a real GPU is too large for a small test to fill")
+    step, alone = compiled(cuda), compiled(cuda)
+    for n in (200, 150, 100):
+        assert step(*batch(n, n)) == alone(*batch(n, n))
+    assert alone(*batch(1, 250)) > 0
+    arenas = step._engine.plan(250).arenas
+    cuda.host.total = cuda.host.used + sum(arenas.values()) // 2
+    assert step(*batch(1, 250)) > 0
+    assert len(step._engine._executables) == 2  # with the one that ran last
+    assert_same(state(step), state(alone))
 
 
 def test_case_3_memory_is_back_when_trainers_go(cuda: Place) -> None:

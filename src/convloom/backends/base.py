@@ -31,6 +31,10 @@ class DeviceError(ConvloomError):
     """A device that this machine does not offer; the message says what is missing."""
 
 
+class OutOfMemoryError(DeviceError):
+    """More memory was asked for than the device has free; nothing was allocated."""
+
+
 @dataclass(frozen=True)
 class LayoutPolicy:
     """Which memory layouts a backend's kernels want.

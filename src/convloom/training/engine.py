@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convloom.backends import Executable, Storage, get_backend, resolve_device
+from convloom.backends.base import OutOfMemoryError
 from convloom.backends.feeding import DeviceInput, device_input
 from convloom.backends.locks import Lock
 from convloom.compiler import compile_graph
@@ -382,13 +383,25 @@ class Engine:
     def _executable(self, key: tuple[Any, ...], plan: Callable[[], Plan]) -> Executable:
         found = self._executables.get(key)
         if found is None:
-            found = self._backend.executable(self._plan(key, plan), self._storage)
+            found = self._bound(self._plan(key, plan))
             self._executables[key] = found
             if len(self._executables) > _KEPT_EXECUTABLES:
                 self._executables.popitem(last=False)
         self._executables.move_to_end(key)
         self._current = found
         return found
+
+    def _bound(self, plan: Plan) -> Executable:
+        """The plan on memory of its own; where there is no room, other batch sizes' is freed."""
+        try:
+            return self._backend.executable(plan, self._storage)
+        except OutOfMemoryError:
+            idle = [key for key, one in self._executables.items() if one is not self._current]
+            if not idle:
+                raise
+            for key in idle:
+                del self._executables[key]
+        return self._backend.executable(plan, self._storage)
 
     def _loaded_for_training(self, images: np.ndarray, targets: np.ndarray) -> Executable:
         """What runs a training step on this batch, which it holds; to be called with the lock."""

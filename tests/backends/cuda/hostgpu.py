@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from convloom.backends.base import DeviceError
-from convloom.backends.cuda.gpu import Call, OutOfMemoryError
+from convloom.backends.base import DeviceError, OutOfMemoryError
+from convloom.backends.cuda.gpu import Call
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.nvrtc import expression_of, translation_unit
 from convloom.backends.cuda.overlap import Access, dependencies

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from convloom import normalise
-from convloom.backends.base import DeviceError, get_backend
+from convloom.backends.base import DeviceError, OutOfMemoryError, get_backend
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.executable import CudaExecutable
-from convloom.backends.cuda.gpu import OutOfMemoryError
 from convloom.backends.cuda.graph import LAUNCHES, REPETITIONS, Replay
 from convloom.backends.cuda.launch import launch_of
 from convloom.backends.cuda.resident import ResidentData, ResidentSteps

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from convloom import nn, normalise
-from convloom.backends.base import DeviceError, get_backend
+from convloom.backends.base import DeviceError, OutOfMemoryError, get_backend
 from convloom.backends.cuda import device, nvrtc
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.executable import CudaExecutable
-from convloom.backends.cuda.gpu import Call, CudaGpu, OutOfMemoryError, open_gpu
+from convloom.backends.cuda.gpu import Call, CudaGpu, open_gpu
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.resident import Crops, ResidentData, ResidentSteps
 from convloom.backends.cuda.selectors import RUNGS

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convloom.backends.base import DeviceError
-from convloom.backends.cuda.gpu import CudaGpu, OutOfMemoryError
+from convloom.backends.base import DeviceError, OutOfMemoryError
+from convloom.backends.cuda.gpu import CudaGpu
 
 
 class Driver:

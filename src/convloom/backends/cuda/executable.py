@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from convloom.backends.base import DeviceError
+from convloom.backends.base import DeviceError, OutOfMemoryError
 from convloom.backends.bound import BoundExecutable
-from convloom.backends.cuda.gpu import Allocation, Call, Gpu, OutOfMemoryError
+from convloom.backends.cuda.gpu import Allocation, Call, Gpu
 from convloom.backends.cuda.graph import Replay
 from convloom.backends.cuda.launch import Argument, Phase, Tensor, launch_of
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from convloom.backends.base import DeviceError
+from convloom.backends.base import DeviceError, OutOfMemoryError
 from convloom.backends.cuda import device
 from convloom.backends.cuda.launch import Specialisation
 from convloom.backends.cuda.nvrtc import Cubin, cuda_core, describe, shared_compiler
@@ -48,10 +48,6 @@ _FATAL = (
     "ECC_UNCORRECTABLE",
     "CONTEXT_IS_DESTROYED",
 )
-
-
-class OutOfMemoryError(DeviceError):
-    """More memory was asked for than the GPU has free; nothing was allocated."""
 
 
 class Allocation(Protocol):
