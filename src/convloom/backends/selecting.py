@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,6 +10,7 @@ from typing import ClassVar
 from convloom.backends.launch import Workspace
 from convloom.ir import Layout, Node, TensorSpec
 from convloom.ops.activation import KINDS
+from convloom.ops.pointwise_loss import LOSSES
 
 Specs = Mapping[str, TensorSpec]
 
@@ -36,6 +38,24 @@ def rows_together(spec: TensorSpec) -> bool:
 def activation_number(kind: str) -> int:
     """What kernels call an activation: 0 is none, 1 the rectifier, then KINDS in their order."""
     return ("none", "relu", *KINDS).index(kind)
+
+
+def loss_number(kind: str) -> int:
+    """What kernels call a pointwise loss: its place in LOSSES."""
+    return list(LOSSES).index(kind)
+
+
+def around(spec: TensorSpec, axis: int) -> tuple[int, int, int] | None:
+    """(outer, K, inner): the extents before, of and behind a logical axis, in order of memory.
+
+    None for a tensor that lies there as a view of another shape.
+    """
+    if spec.layout.view is not None:
+        return None
+    order = spec.layout.order or tuple(range(len(spec.shape)))
+    at = order.index(axis)
+    extents = [spec.shape[i] for i in order]
+    return math.prod(extents[:at]), extents[at], math.prod(extents[at + 1 :])
 
 
 @dataclass

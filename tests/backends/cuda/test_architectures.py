@@ -52,12 +52,17 @@ from convloom.ops import (
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
+    OneHot,
+    PointwiseLoss,
+    PointwiseLossGrad,
     PooledConv2dGrad,
     ReLU,
     ReLUGrad,
     Slice,
+    Softmax,
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
+    SoftmaxGrad,
     TopKCorrect,
     Unflatten,
     VelocitySGD,
@@ -66,6 +71,7 @@ from convloom.ops import (
 from convloom.ops.activation import KINDS
 from convloom.ops.base import Op
 from convloom.ops.control import counter_vector, hyper_vector
+from convloom.ops.pointwise_loss import LOSSES
 from tests.backends.harness import one_node
 
 #: Every generation in use, Turing to Blackwell.
@@ -162,6 +168,16 @@ def problems() -> Iterator[Problem]:
         yield SoftmaxCrossEntropyGrad(0.1), (logits, labels, f()), None
         yield SoftmaxCrossEntropyGrad(0.1, "probability"), (logits, soft, f()), None
         yield TopKCorrect(), (logits, labels), None
+    for log in (False, True):
+        for dim in (1, 3):
+            yield Softmax(dim, log), (image,), None
+            yield SoftmaxGrad(dim, log), (image, image), None
+    for kind in LOSSES:
+        loss = PointwiseLoss(kind)
+        for x in (image, f(20_000, 10)):
+            yield loss, (x,) * (1 + loss.targets), None
+            yield PointwiseLossGrad(kind), (*(x,) * (1 + loss.targets), f()), None
+    yield OneHot(10), (np.zeros(8, np.int64),), None
     hyper, norm, p = hyper_vector({"lr": 0.1}), np.ones(1), f(300)
     yield SGD((1.0, 0.0), (1.0, 1.0)), (hyper, *[p] * 6), None
     yield SGD((1.0,), (1.0,), nesterov=True, clip=True), (hyper, norm, *[p] * 3), None

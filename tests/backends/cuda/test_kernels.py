@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -71,6 +71,7 @@ from tests.backends.cuda.trials import Trial, check
 from tests.backends.gradients import pool_and_gradient
 from tests.backends.harness import assert_close, integers, normals, outcome
 from tests.backends.test_activation import family_trials
+from tests.backends.test_losses import loss_trials, row_trials, softmax_trials
 from tests.zoo import (
     ADAPTIVE_POOL,
     AVG_POOL,
@@ -502,6 +503,18 @@ class TestShape:
 
 
 # Loss and metrics ------------------------------------------------------------------------------
+
+
+class TestValues:
+    """Softmax, losses that compare values, and class numbers as rows."""
+
+    @pytest.mark.parametrize("trials", [softmax_trials, loss_trials, row_trials])
+    def test_trials(
+        self, backend: Backend, rung: str, trials: Callable[[], Iterator[Trial]]
+    ) -> None:
+        wanted = list(trials())
+        served = check(wanted, backend, rung)
+        assert rung != "naive" or served == len(wanted)
 
 
 class TestLoss:

@@ -70,15 +70,35 @@ CL_INLINE vec logistic(vec x) {
     return broadcast(1.0f) / (broadcast(1.0f) + exponential(broadcast(-1.0f) * x));
 }
 
-// log(1 + u) for u in [0, 1]: 2 atanh(u / (2 + u)).
-CL_INLINE vec log1p_unit(vec u) {
-    const vec s = u / (u + broadcast(2.0f)), z = s * s;
+// 2 atanh(s) for |s| <= 1/3.
+CL_INLINE vec twice_atanh(vec s) {
+    const vec z = s * s;
     vec p = broadcast(0.243009374f);
     p = fma(p, z, broadcast(0.214276567f));
     p = fma(p, z, broadcast(0.286168844f));
     p = fma(p, z, broadcast(0.39998877f));
     p = fma(p, z, broadcast(0.666666746f));
     return fma(s * z, p, s + s);
+}
+
+// log(1 + u) for u in [0, 1]: 2 atanh(u / (2 + u)).
+CL_INLINE vec log1p_unit(vec u) {
+    return twice_atanh(u / (u + broadcast(2.0f)));
+}
+
+// log(x): x = 2^e m with m from sqrt(1/2) to sqrt(2). 0 gives -infinity, what is below it NaN.
+CL_INLINE vec natural_log(vec x) {
+    const ivec tiny = x < broadcast(1.17549435e-38f);  // below the least normal number
+    const ivec bits = (ivec)select(tiny, x * broadcast(8388608.0f), x);
+    const ivec e = (bits - 0x3f3504f3) >> 23;
+    const vec m = (vec)(bits - (e << 23));
+    const vec log_m = twice_atanh((m - broadcast(1.0f)) / (m + broadcast(1.0f)));
+    const vec n = __builtin_convertvector(e, vec) - select(tiny, broadcast(23.0f), zero());
+    const vec log_x = fma(n, broadcast(0.693359375f), fma(n, broadcast(-2.12194440e-4f), log_m));
+    const vec infinity = broadcast(__builtin_inff());
+    const vec beyond = select(x < zero(), broadcast(__builtin_nanf("")), x);  // NaN, infinity
+    const vec high = select((x < infinity) & (x > zero()), log_x, beyond);
+    return select(x == zero(), zero() - infinity, high);
 }
 
 // log(1 + exp(x)).

@@ -6,47 +6,9 @@
 // their maximum (a NaN wins it); exponentials are float32, their sum and the loss float64.
 // A label outside [0, K) makes the loss NaN; the host refuses it before a run.
 // Limit: about 20 instructions for an exponential of a vector.
-#include "exp.h"
-#include "f64.h"
+#include "softmax.h"
 
 namespace convloom {
-
-// The greatest logit, or NaN.
-template <long K>
-CL_INLINE f32 greatest(const f32* logits) {
-    vec best = broadcast(-__builtin_inff());
-    long k = 0;
-    for (; k + LANES <= K; k += LANES) best = vmax(best, load(logits + k));
-    f32 result = -__builtin_inff();
-    const auto take = [&](f32 value) {
-        if (value > result || value != value) result = value;
-    };
-    if (K >= LANES)
-        for (int l = 0; l < LANES; ++l) take(best[l]);
-    for (; k < K; ++k) take(logits[k]);
-    return result;
-}
-
-// e[k] = exp(logits[k] - top); returns their sum.
-template <long K>
-CL_INLINE f64 exponentials(const f32* logits, f32 top, f32* e) {
-    dvec low = {}, high = {};
-    long k = 0;
-    for (; k + LANES <= K; k += LANES) {
-        f32 lanes[LANES];
-        const vec value = exp_nonpositive(load(logits + k) - broadcast(top));
-        store(e + k, value);
-        store(lanes, value);
-        low += widen(lanes);
-        high += widen(lanes + HALF);
-    }
-    f64 sum = horizontal_sum(low + high);
-    if constexpr (K % LANES != 0) {
-        store_tail(e + k, exp_nonpositive(load_tail(logits + k, K - k) - broadcast(top)), K - k);
-        for (; k < K; ++k) sum += e[k];
-    }
-    return sum;
-}
 
 // The loss of one sample; log_sum is the logarithm of the sum of exp(logits[k] - top).
 template <class P>
@@ -80,8 +42,8 @@ void softmax_cross_entropy(const Arg* args, long item, Worker*) {
     for (i64 n = first; n < last; ++n) {
         const f32* logits = static_cast<const f32*>(args[0].address) + n * P::K;
         f32* probability = static_cast<f32*>(args[2].address) + n * P::K;
-        const f32 top = greatest<P::K>(logits);
-        const f64 sum = exponentials<P::K>(logits, top, probability);
+        const f32 top = greatest(logits, P::K);
+        const f64 sum = exponentials(logits, top, probability, P::K);
         const vec share = broadcast(f32(1 / sum));
         for (i64 k = 0; k < P::K; k += LANES)
             store_tail(probability + k, load_tail(probability + k, P::K - k) * share, P::K - k);

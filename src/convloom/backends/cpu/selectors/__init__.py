@@ -59,6 +59,7 @@ FAMILIES = {
         "GroupNorm",
         "GroupNormGrad",
     ),
+    "pointwise_loss": ("PointwiseLoss", "PointwiseLossGrad", "OneHot"),
     "pool": (
         "MaxPool2d",
         "MaxPool2dGrad",
@@ -78,6 +79,7 @@ FAMILIES = {
         "ContrastNorm2dGrad",
     ),
     "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
+    "softmax": ("Softmax", "SoftmaxGrad"),
     "update": ("SGD", "AdamW", "GradientNorm"),
     "velocity": ("VelocitySGD",),
 }

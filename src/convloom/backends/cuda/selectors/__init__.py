@@ -50,6 +50,7 @@ FAMILIES = {
         "FusedLinearWgrad",
     ),
     "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect"),
+    "pointwise_loss": ("PointwiseLoss", "PointwiseLossGrad", "OneHot"),
     "pool": (
         "MaxPool2d",
         "MaxPool2dGrad",
@@ -62,6 +63,7 @@ FAMILIES = {
     ),
     "reduction": ("BiasGrad", "GradientNorm"),
     "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
+    "softmax": ("Softmax", "SoftmaxGrad"),
     "update": ("SGD", "AdamW"),
     "velocity": ("VelocitySGD",),
 }

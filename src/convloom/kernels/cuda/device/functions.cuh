@@ -57,15 +57,35 @@ __device__ __forceinline__ f32 tangent(f32 x) {
 
 __device__ __forceinline__ f32 logistic(f32 x) { return 1.0f / (1.0f + exponential(-x)); }
 
-// log(1 + u) for u in [0, 1]: 2 atanh(u / (2 + u)).
-__device__ __forceinline__ f32 log1p_unit(f32 u) {
-    const f32 s = u / (u + 2.0f), z = s * s;
+// 2 atanh(s) for |s| <= 1/3.
+__device__ __forceinline__ f32 twice_atanh(f32 s) {
+    const f32 z = s * s;
     f32 p = 0.243009374f;
     p = fmaf(p, z, 0.214276567f);
     p = fmaf(p, z, 0.286168844f);
     p = fmaf(p, z, 0.39998877f);
     p = fmaf(p, z, 0.666666746f);
     return fmaf(s * z, p, s + s);
+}
+
+// log(1 + u) for u in [0, 1]: 2 atanh(u / (2 + u)).
+__device__ __forceinline__ f32 log1p_unit(f32 u) {
+    return twice_atanh(u / (u + 2.0f));
+}
+
+// log(x): x = 2^e m with m from sqrt(1/2) to sqrt(2). 0 gives -infinity, what is below it NaN.
+__device__ __forceinline__ f32 natural_log(f32 x) {
+    const bool tiny = x < 1.17549435e-38f;  // below the least normal number
+    const u32 bits = u32(__float_as_int(tiny ? x * 8388608.0f : x));
+    const i32 e = i32(bits - 0x3f3504f3u) >> 23;
+    const f32 m = __int_as_float(i32(bits - (u32(e) << 23)));
+    const f32 log_m = twice_atanh((m - 1.0f) / (m + 1.0f));
+    const f32 n = f32(e) - (tiny ? 23.0f : 0.0f);
+    const f32 log_x = fmaf(n, 0.693359375f, fmaf(n, -2.12194440e-4f, log_m));
+    const f32 infinity = __int_as_float(0x7f800000);
+    if (x > 0.0f && x < infinity) return log_x;
+    if (x == 0.0f) return -infinity;
+    return x < 0.0f ? __int_as_float(0x7fffffff) : x;  // NaN stays, and so does infinity
 }
 
 // log(1 + exp(x)).
