@@ -7,6 +7,8 @@ import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -185,6 +187,33 @@ class TestCompiler:
         monkeypatch.setitem(sys.modules, "cuda.core", None)
         with pytest.raises(KernelError, match=r"needs cuda-core .*convloom\[cuda13\]"):
             nvrtc.supported_architectures()
+
+    def test_an_answer_from_nvrtc_s_own_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It may repeat warnings; what a kernel takes is told only when it is compiled afresh."""
+        asked: list[bool] = []
+
+        class Core:
+            @staticmethod
+            def ProgramOptions(**options: object) -> bool:  # noqa: N802
+                return bool(options.get("no_cache"))
+
+            @staticmethod
+            def Program(text: str, kind: str, fresh: bool) -> Any:  # noqa: N802
+                return SimpleNamespace(compile=lambda *_, **given: made(fresh, given["logs"]))
+
+        def made(fresh: bool, logs: Any) -> Any:
+            asked.append(fresh)
+            logs.write("record/naive.cu(3): warning #128-D: loop is not reachable\n")
+            if fresh:
+                logs.write("ptxas info    : Function properties for _Z6record\n")
+                logs.write("    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n")
+                logs.write("ptxas info    : Used 16 registers, used 0 barriers\n")
+            names = {nvrtc.expression_of(RECORD): "_Z6record"}
+            return SimpleNamespace(symbol_mapping=names, code=b"\x7fELF")
+
+        monkeypatch.setattr(nvrtc, "cuda_core", lambda: Core)
+        assert nvrtc.compile_kernel(RECORD, "sm_75").usage == Usage(16, 0, 0, 0)
+        assert asked == [False, True]
 
     def test_usage(self) -> None:
         log = (

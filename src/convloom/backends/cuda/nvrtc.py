@@ -34,6 +34,7 @@ OPTIONS = {"std": "c++20", "ptxas_options": ["-v"]}
 _FORMAT = 1
 _NVRTC_PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once[^\n]*$", re.MULTILINE)
+_PROPERTIES = "Function properties for "
 _FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _REGISTERS = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
@@ -145,7 +146,8 @@ def compile_kernel(specialisation: Specialisation, arch: str) -> Cubin:
     """
     core = cuda_core()
     text, expression = translation_unit(specialisation), expression_of(specialisation)
-    # NVRTC keeps a cache of its own, and says nothing of registers when it answers from there.
+    # NVRTC keeps a cache of its own. When it answers from there it may warn as it did before, but
+    # says nothing of registers.
     for fresh in ({}, {"no_cache": True}):
         log = _Log()
         try:
@@ -156,7 +158,7 @@ def compile_kernel(specialisation: Specialisation, arch: str) -> Cubin:
             code = bytes(made.code)
         except Exception as error:
             raise _refused(specialisation, arch, text, str(error).replace("\0", "")) from None
-        if log.getvalue().strip():
+        if _PROPERTIES in log.getvalue():
             break
     name = symbol.decode() if isinstance(symbol, bytes) else str(symbol)
     return Cubin(code, name, usage_of(name, log.getvalue()))
@@ -231,7 +233,7 @@ def usage_of(symbol: str, log: str) -> Usage:
     Raises:
         KernelError: the log does not speak of it.
     """
-    _, found, rest = log.partition(f"Function properties for {symbol}\n")
+    _, found, rest = log.partition(f"{_PROPERTIES}{symbol}\n")
     # Functions that were not inlined follow with lines of their own; the first ones are ours.
     frame, registers = _FRAME.search(rest), _REGISTERS.search(rest)
     if not found or frame is None or registers is None:
