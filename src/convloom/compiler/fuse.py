@@ -3,13 +3,16 @@
 Each rule looks for one pattern, and a fused node is taken only where the backend has a kernel for
 it above the reference rung. Rules, in the order they run:
 
-    forward    Conv2d + ReLU                                      -> FusedConv2d
+    forward    Conv2d + BatchNormInference                        -> FoldBatchNorm, Conv2d
+               BatchNorm or its inference form [+ Add] [+ ReLU]   -> FusedBatchNorm*
+               Conv2d + ReLU                                      -> FusedConv2d
                Conv2d [+ ReLU] + MaxPool2d 2x2 (+ their gradients) -> FusedConv2d, PooledConv2dGrad
                Linear + ReLU                                      -> FusedLinear
                Add or WeightedSum + ReLU                          -> FusedSum
     backward   ReLUGrad behind Unflatten                          -> ReLUGrad before it
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
                *Dgrad + ReLUGrad                                  -> Fused*Dgrad with a mask
+               ReLUGrad + BatchNormGrad                           -> FusedBatchNormGrad
 
 A max-pool passes its gradient only to the cells that won, and where a cell won, the pooled value
 is the cell's value. So ReLU's mask may be read from the pooled map instead of the full one, and
@@ -22,6 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from convloom.backends.base import Backend
+from convloom.compiler.fuse_norm import fold_into_conv, mask_and_norm_grad, norm_and_tail
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Graph, Node, TensorSpec
 from convloom.ops import (
@@ -273,6 +277,8 @@ def _masked_dgrad(op: object) -> Op | None:
 
 
 _RULES = (
+    fold_into_conv,
+    norm_and_tail,
     _conv_relu,
     _conv_pool,
     _linear_relu,
@@ -280,6 +286,7 @@ _RULES = (
     _mask_before_unflatten,
     _weight_and_bias,
     _dgrad_mask,
+    mask_and_norm_grad,
 )
 
 

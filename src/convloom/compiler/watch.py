@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from convloom.ir import ConvloomError, Graph, Node, TensorSpec
 from convloom.ir.graph import free_name
-from convloom.ops import PooledConv2dGrad
+from convloom.ops import Op, PooledConv2dGrad
 
 
 def with_taps(fused: Graph, traced: Graph, watch: Sequence[str]) -> Graph:
@@ -77,13 +77,18 @@ def _missing(
 
 
 def _tap(node: Node, traced: Graph, specs: dict[str, TensorSpec]) -> Node:
-    """The node, with other names for outputs that the plan makes itself; declares its outputs."""
+    """The node, with other names for outputs that the plan makes itself; declares its outputs.
+
+    It updates nothing: the plan's own node has done so.
+    """
+    assert isinstance(node.op, Op)
+    op = node.op.without_updates()
     outputs = []
-    for name in node.outputs:
+    for name in node.outputs[: op.arity_out]:
         free = free_name(f"{name}.again", specs) if name in specs else name
         specs[free] = traced.specs[name] if name in traced.specs else specs[name]
         outputs.append(free)
-    return replace(node, outputs=tuple(outputs))
+    return replace(node, op=op, inputs=node.inputs[: op.arity_in], outputs=tuple(outputs))
 
 
 def _earliest(nodes: Sequence[Node], tap: Node) -> int:

@@ -72,7 +72,7 @@ class Op(ABC):
 
     @property
     def arity_in(self) -> int | None:
-        """How many inputs an inference form takes of those of the op it stands for; None is all."""
+        """How many inputs an op takes that may stand for one that takes more; None is all."""
         return None
 
     @property
@@ -111,6 +111,13 @@ class Op(ABC):
     def nbytes(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         """Bytes that must move: by default every input is read, every output written, once."""
         return sum(spec.nbytes for spec in (*inputs, *outputs))
+
+    def without_updates(self) -> Op:
+        """The op that makes the same but overwrites nothing; itself unless overridden.
+
+        It reads the first ``arity_in`` inputs and makes the first ``arity_out`` outputs.
+        """
+        return self
 
     def inference(self) -> Op | None:
         """The op that stands for this one when a network only predicts.

@@ -37,6 +37,10 @@ class BatchNorm(Op):
     track: bool = True
 
     @property
+    def arity_in(self) -> int | None:
+        return 1 + 2 * self.affine + 3 * self.track
+
+    @property
     def arity_out(self) -> int:
         return 6 if self.track else 3
 
@@ -107,6 +111,9 @@ class BatchNorm(Op):
     def nbytes(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         """x is read twice: nothing can be normalised before all of it was seen."""
         return super().nbytes(inputs, outputs) + inputs[0].nbytes
+
+    def without_updates(self) -> Op:
+        return BatchNorm(self.eps, self.momentum, self.affine, track=False)
 
     def inference(self) -> Op | None:
         """With running values their use; without them the batch's own, as PyTorch does."""
