@@ -9,7 +9,7 @@ from convloom.backends.base import DeviceError, OutOfMemoryError
 from convloom.backends.bound import BoundExecutable
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu
 from convloom.backends.cuda.graph import Replay
-from convloom.backends.cuda.launch import Argument, Phase, Tensor, launch_of
+from convloom.backends.cuda.launch import Argument, Fed, Phase, Tensor, launch_of
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
 from convloom.backends.cuda.overlap import Access, Span
 from convloom.backends.cuda.storage import CudaStorage, DeviceTensor
@@ -105,12 +105,13 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         for call in self._steps[index]:
             call()
 
-    def _address(self, buffer: str) -> int:
+    def place(self, buffer: str) -> int:
+        """The address of a tensor or workspace of the plan."""
         place = self._plan.buffers[buffer]
         return self._arenas[place.arena] + place.offset
 
     def _span(self, buffer: str) -> Span:
-        first = self._address(buffer)
+        first = self.place(buffer)
         return first, first + self._plan.buffers[buffer].nbytes
 
     def _calls(self, step: Step, phases: Sequence[Phase]) -> list[Callable[[], None]]:
@@ -137,12 +138,14 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
             writes.append(step.workspace)
         return Access(tuple(map(self._span, reads)), tuple(map(self._span, writes)))
 
-    def _word(self, argument: Argument, step: Step) -> int | float:
+    def _word(self, argument: Argument | Fed, step: Step) -> int | float:
         if isinstance(argument, Tensor):
             return self._tensors[argument.name].address + argument.offset
+        if isinstance(argument, Fed):
+            raise ValueError(f"{step.node.title} needs a data set for {argument.name}")
         if isinstance(argument, WorkspaceArgument):
             assert step.workspace is not None
-            return self._address(step.workspace) + argument.offset
+            return self.place(step.workspace) + argument.offset
         return argument
 
     def _title(self, step: Step) -> str:

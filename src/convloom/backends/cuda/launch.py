@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from convloom.backends.launch import Argument, Tensor, Workspace
 from convloom.ir import Step
 
-__all__ = ["Argument", "CudaLaunch", "Phase", "Specialisation", "Tensor", "Workspace", "launch_of"]
+__all__ = [
+    "Argument",
+    "CudaLaunch",
+    "Fed",
+    "Phase",
+    "Specialisation",
+    "Tensor",
+    "Workspace",
+    "launch_of",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,13 @@ class Specialisation:
 
 
 @dataclass(frozen=True)
+class Fed:
+    """An argument of a phase that makes its own batch: an address that the feeder knows."""
+
+    name: str
+
+
+@dataclass(frozen=True)
 class Phase:
     """One kernel launch with a one-dimensional grid and block.
 
@@ -45,7 +61,7 @@ class Phase:
     """
 
     kernel: Specialisation
-    arguments: tuple[Argument, ...]
+    arguments: tuple[Argument | Fed, ...]
     blocks: int
     threads: int
     shared: int = 0
@@ -59,10 +75,13 @@ class CudaLaunch:
         prologue: what must run before the first of runs that follow each other with nobody else
             changing persistent memory between them: what it makes from parameters in a workspace
             that is ``lasting``, the phases keep up to date themselves.
+        fed: what runs in place of the phases where the batch lies in a data set on the device, and
+            this step is all of its plan (fed.py); empty where it cannot.
     """
 
     phases: tuple[Phase, ...]
     prologue: tuple[Phase, ...] = ()
+    fed: tuple[Phase, ...] = ()
 
     @property
     def kernels(self) -> tuple[Specialisation, ...]:

@@ -80,7 +80,7 @@ def poison(executable: CudaExecutable) -> None:
     for name, buffer in executable.plan.buffers.items():
         if buffer.nbytes and buffer.arena != PERSISTENT and name not in executable.plan.graph.roles:
             nan = np.full(buffer.nbytes, 0xFF, np.uint8)
-            executable.gpu.upload(executable._address(name), nan)
+            executable.gpu.upload(executable.place(name), nan)
 
 
 def upload_pageable(gpu: Gpu, address: int, values: np.ndarray) -> None:

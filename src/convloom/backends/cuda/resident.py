@@ -1,8 +1,9 @@
 """Training on a data set that lies in device memory: the host only says "go on".
 
-The first kernel of each step gathers and normalises its batch, the last one files its loss; what
-differs between steps (samples, rates, number) lies in tables on the device. So many steps make one
-graph, and the host reads results once a graph, while the next ones run.
+The first kernel of each step gathers and normalises its batch, the last one files its loss; a plan
+of one step may do both itself (fed.py). What differs between steps (samples, rates, number) lies in
+tables on the device. So many steps make one graph, and the host reads results once a graph, while
+the next ones run.
 
     data = ResidentData(gpu, images, labels, scale, shift)
     steps = ResidentSteps(executable, data)
@@ -19,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
+from convloom.backends.cuda.fed import fed_calls
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
 from convloom.backends.cuda.graph import REPETITIONS, Replay
 from convloom.backends.cuda.launch import Specialisation
@@ -52,6 +54,10 @@ class Stepper(Protocol):
 
     def address(self, name: str) -> int:
         """Where a tensor lies on the device; 0 for one that this plan does not have."""
+        ...
+
+    def place(self, buffer: str) -> int:
+        """The address of a tensor or workspace of the plan."""
         ...
 
     def warm_up(self) -> None:
@@ -134,7 +140,7 @@ class ResidentSteps:
             data.shape, hyper.size if hyper else 0, crops, floats=data.floats
         )
         self._gpu.load((self._gather, self._record))
-        self._clock = self._gpu.allocate(_CLOCK_BYTES)
+        self._clock = self._gpu.allocate(2 * _CLOCK_BYTES)
         self._draws = self._gpu.allocate(data.samples * 3 if crops else 0)
         self._drawn: np.ndarray | None = None
         self._tables: _Tables | None = None
@@ -243,20 +249,46 @@ class ResidentSteps:
 
     def _first(self, tables: _Tables) -> None:
         """One step, launch by launch, so that whatever is wrong shows with its name."""
-        before, after = self._ends(tables)
-        before()
-        self.executable.warm_up()
-        after()
+        if fed := self._fed(tables):
+            for call in (*self.executable.prologue, *fed):
+                call()
+            self._gpu.synchronize()
+        else:
+            before, after = self._ends(tables)
+            before()
+            self.executable.warm_up()
+            after()
         self._warm = True
 
     def _prepared(self, steps: int) -> _Tables:
         """Tables that are long enough; graphs made for shorter ones are dropped."""
         if self._tables is None or self._tables.capacity < steps:
             self._tables = tables = _Tables(self._gpu, steps, self.batch_size, self._gather)
-            before, after = self._ends(tables)
-            calls = (before, *self.executable.calls, after)
+            calls = self._fed(tables)
+            if not calls:
+                before, after = self._ends(tables)
+                calls = (before, *self.executable.calls, after)
             self._replay = Replay(self._gpu, calls, self.executable.prologue)
         return self._tables
+
+    def _fed(self, tables: _Tables) -> tuple[Callable[[], None], ...]:
+        """The launches of a step that gathers and records itself; none where it cannot."""
+        images, labels, scale, shift = self.data.addresses
+        addresses = {
+            "images": images,
+            "labels": labels,
+            "scale": scale,
+            "shift": shift,
+            "order": tables.order,
+            "draws": self._draws.address,
+            "rates": tables.rates if self.executable.address("hyper") else 0,
+            "clock": self._clock.address,
+            "losses": tables.losses,
+            "corrects": tables.corrects,
+        }
+        calls = fed_calls(self.executable, self._gather, addresses)
+        self._gpu.load(call.kernel for call in calls)
+        return tuple(self._gpu.prepare(call) for call in calls)
 
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:
         """The launches before and after those of the plan."""

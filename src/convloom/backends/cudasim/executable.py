@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.backends.cpu.pool import default_threads
-from convloom.backends.cuda.launch import Argument, Phase, Specialisation, Tensor, launch_of
+from convloom.backends.cuda.launch import Argument, Fed, Phase, Specialisation, Tensor, launch_of
 from convloom.backends.cuda.launch import Workspace as WorkspaceArgument
 from convloom.backends.cudasim.build import Function, Workshop
 from convloom.backends.cudasim.machine import Call, Extent, Pointer, Settings
@@ -179,12 +179,19 @@ class CudaSimExecutable(HostExecutable):
             open=self._open(step),
         )
 
-    def _argument(self, argument: Argument, step: Step) -> Pointer | int | float:
+    def place(self, buffer: str) -> int:
+        """The address of a tensor or workspace of the plan."""
+        place = self._plan.buffers[buffer]
+        return int(self._arenas[place.arena].ctypes.data) + place.offset
+
+    def _argument(self, argument: Argument | Fed, step: Step) -> Pointer | int | float:
         if isinstance(argument, Tensor):
             buffer = self._plan.buffers[argument.name]
         elif isinstance(argument, WorkspaceArgument):
             assert step.workspace is not None
             buffer = self._plan.buffers[step.workspace]
+        elif isinstance(argument, Fed):
+            raise ValueError(f"{step.node.title} needs a data set for {argument.name}")
         else:
             return argument
         return Pointer(self._numbers[buffer.arena], buffer.offset + argument.offset)
@@ -227,7 +234,7 @@ def _check_arguments(step: Step, phase: Phase, letters: str) -> None:
         )
 
 
-def _letter(argument: Argument) -> str:
-    if isinstance(argument, Tensor | WorkspaceArgument):
+def _letter(argument: Argument | Fed) -> str:
+    if isinstance(argument, Tensor | WorkspaceArgument | Fed):
         return "p"
     return "f" if isinstance(argument, float) else "i"

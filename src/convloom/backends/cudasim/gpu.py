@@ -156,6 +156,10 @@ class SimulatedSteps:
         """Where a tensor lies; 0 for one that this plan does not have."""
         return self._executable.address(name)
 
+    def place(self, buffer: str) -> int:
+        """Where a tensor or workspace of the plan lies."""
+        return self._executable.place(buffer)
+
     def warm_up(self) -> None:
         """One run."""
         self._executable.run()

@@ -3,20 +3,10 @@
 //
 // One thread a pixel of the batch. The data set lies in device memory as bytes, so a step needs
 // nothing from the host: row clock[0] of `order` names its samples, row clock[0] of `rates` holds
-// its hyper values, and clock[1] + clock[0] is its number, which dropout is keyed by. The product
-// is rounded before the sum, as on the host, so that both give the same bits.
-//
-// A crop begins at (row, col) of the image with P::PADDING black pixels, or its mirror image, on
-// every side; the flip comes after it. `draws` holds row, column and flip of every sample of the
-// data set. With P::FLOATS the images are floats that are taken as they are. rates, hyper and
-// counter may be null.
+// its hyper values, and clock[1] + clock[0] is its number, which dropout is keyed by. P is what
+// device/batch.cuh asks of a data set. rates, hyper and counter may be null.
 // Limit: 5 bytes of memory traffic a pixel.
-#include "device/index.cuh"
-
-// Where pixel i of a line of n lies that is mirrored at its ends, which are not repeated.
-__device__ __forceinline__ i64 mirrored(i64 i, i64 n) {
-    return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i;
-}
+#include "device/batch.cuh"
 
 template <class P>
 __global__ void gather_naive(const void* images, const i64* labels, const f32* scale,
@@ -31,26 +21,6 @@ __global__ void gather_naive(const void* images, const i64* labels, const f32* s
     if (i < n) target[i] = labels[order[step * n + i]];
     if (i >= size) return;
     const Place at = place_of<C, H, W, true>(i);
-    const i64 sample = order[step * n + at.image];
-    i64 row = at.row, col = at.col;
-    bool inside = true;
-    if constexpr (P::AUGMENT != 0) {
-        const u8* drawn = draws + sample * 3;
-        if (drawn[2] != 0) col = W - 1 - col;
-        row += i64(drawn[0]) - P::PADDING;
-        col += i64(drawn[1]) - P::PADDING;
-        if constexpr (P::REFLECT != 0) {
-            row = mirrored(row, H);
-            col = mirrored(col, W);
-        } else {
-            inside = row >= 0 && row < H && col >= 0 && col < W;
-        }
-    }
-    const i64 from = ((sample * C + at.channel) * H + row) * W + col;
-    if constexpr (P::FLOATS != 0) {
-        input[i] = inside ? static_cast<const f32*>(images)[from] : 0.0f;
-    } else {
-        const u8 pixel = inside ? static_cast<const u8*>(images)[from] : u8(0);
-        input[i] = __fadd_rn(__fmul_rn(f32(pixel), scale[at.channel]), shift[at.channel]);
-    }
+    const DataSet<P> data{images, scale, shift, draws};
+    input[i] = data.pixel(order[step * n + at.image], at.channel, at.row, at.col);
 }

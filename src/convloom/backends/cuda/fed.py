@@ -1,0 +1,91 @@
+"""Steps that make their own batch: plans of one step whose kernels gather and record themselves.
+
+A small network's whole training step takes as long as a few launches. Where one step runs all of a
+plan, its kernels can take pixels and labels from the data set in device memory, their rates from a
+table, and file the loss, and two launches are saved. Such phases are ``CudaLaunch.fed``; where the
+batch lies and where results go are arguments ``Fed(name)``, known only to whoever feeds:
+
+    images, labels, scale, shift, draws    the data set (device/batch.cuh)
+    order                                  (steps, n) int64, the samples of each step
+    rates                                  (steps, hyper) float64; 0 for a plan that updates nothing
+    clock                                  uint64: [0] row, [1] number of the first step, [2] row
+    losses, corrects                       (steps,) float32, (steps, 2) int32
+
+Row is the step's own in order, rates, losses and corrects. The first kernel reads clock[0] and
+copies it to clock[2]; the last one reads clock[2] and sets clock[0] to the next row: so no block
+reads what another of the same launch writes. Hyper values and counter are left as after a gathered
+step. The kernels' constants gain ``FED``, and of the data set ``FED_C``, ``FED_H`` … as
+kernels/cuda/gather has them without the prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+from convloom.backends.cuda.gpu import Call
+from convloom.backends.cuda.launch import (
+    Argument,
+    CudaLaunch,
+    Fed,
+    Specialisation,
+    Tensor,
+    Workspace,
+)
+from convloom.ir import Plan
+
+
+class Placed(Protocol):
+    """What is needed of an executable: where its memory lies."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that runs."""
+        ...
+
+    def place(self, buffer: str) -> int:
+        """The address of a tensor or workspace of the plan."""
+        ...
+
+
+def fed_calls(
+    executable: Placed, gather: Specialisation, addresses: Mapping[str, int]
+) -> list[Call]:
+    """The launches of a step that feeds itself; none where the plan's kernels cannot.
+
+    Args:
+        gather: the kernel that would make the batch; its constants say what the data set is.
+        addresses: of what ``Fed`` may name.
+    """
+    steps = executable.plan.steps
+    launch = steps[0].selection.launch if len(steps) == 1 else None
+    if not isinstance(launch, CudaLaunch):
+        return []
+    workspace = steps[0].workspace
+    extra = {"FED": 1, **{f"FED_{name}": value for name, value in gather.constants}}
+
+    def word(argument: Argument | Fed) -> int | float:
+        if isinstance(argument, Fed):
+            return addresses[argument.name]
+        if isinstance(argument, Tensor):
+            return executable.place(argument.name) + argument.offset
+        if isinstance(argument, Workspace):
+            assert workspace is not None
+            return executable.place(workspace) + argument.offset
+        return argument
+
+    calls = []
+    for phase in launch.fed:
+        constants = tuple(sorted({**dict(phase.kernel.constants), **extra}.items()))
+        calls.append(
+            Call(
+                replace(phase.kernel, constants=constants),
+                tuple(word(argument) for argument in phase.arguments),
+                phase.blocks,
+                phase.threads,
+                phase.shared,
+                f"{steps[0].node.title} on a data set",
+            )
+        )
+    return calls
