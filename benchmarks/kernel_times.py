@@ -148,6 +148,8 @@ def _owners(graph: Graph) -> dict[str, str]:
 
 def _part(step: Step, owners: dict[str, str]) -> str:
     """``conv 2, backward``."""
+    if step.node.op.name.startswith("Chain"):
+        return "layers on chip"
     title = owners[step.node.layer]
     if title in ("loss and metrics", "update"):
         return title

@@ -34,16 +34,25 @@ def test_tables_are_those_of_the_results(tool: ModuleType, document: str) -> Non
 def test_every_table_and_every_result_is_shown(tool: ModuleType) -> None:
     text = "".join((ROOT / name).read_text(encoding="utf-8") for name in tool.DOCUMENTS)
     assert {match[2] for match in tool._TABLE.finditer(text)} == set(tool.TABLES)
-    assert {path.name for path in tool.RESULTS.iterdir()} == {
-        *tool.KEPT,
-        "ladder-lenet-64.png",
-        "ladder-lenet-4096.png",
-    }
+    plots = {name.replace(".json", ".png") for name in tool.KEPT if name.startswith("ladder")}
+    assert {path.name for path in tool.RESULTS.iterdir()} <= {*tool.KEPT, *plots}
+
+
+def test_the_tests_of_promises_exist() -> None:
+    text = (ROOT / "docs/kernels.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)((?:::\w+)+)`", text)
+    assert len(named) > 30
+    for file, names in named:
+        source = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        for name in names.split("::")[1:]:
+            kind = "class" if name.startswith("Test") else "def"
+            assert re.search(rf"^ *{kind} {name}\b", source, re.MULTILINE), f"{file}::{name}"
 
 
 def test_results_say_what_made_them_and_not_where(tool: ModuleType) -> None:
     for name in tool.KEPT:
-        if name.endswith(".json") and name != "build-lenet.json":
+        there = (tool.RESULTS / name).exists()
+        if there and name.endswith(".json") and name != "build-lenet.json":
             found = json.loads((tool.RESULTS / name).read_text())["environment"]
             assert found["hardware"]["device"] == "cuda"
             assert re.match(r"(convloom|python benchmarks/)", found["command"])
