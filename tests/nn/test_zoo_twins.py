@@ -157,6 +157,29 @@ def test_evaluation_on_the_cpu(name: str) -> None:
     close(logits, expected, "logits", 1e-4)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in SMALL],
+)
+def test_gradients_on_the_cpu(name: str) -> None:
+    """Of compiled kernels, in float32; as a whole, as one rectifier more or less near 0 may pass
+    a gradient, which the batch normalisations of a deep network then spread."""
+    model, twin, images = pair(name)
+    dy = np.random.default_rng(1).standard_normal((2, 5)).astype(np.float32)
+    y, _, gradients = cl.vjp(model, images, dy, device="cpu")
+    twin.train()
+    output = twin(torch.from_numpy(images).double())
+    output.backward(torch.from_numpy(dy).double())
+    close(y, output, "output", 1e-3)
+    wanted = dict(twin.named_parameters())
+    largest = max(float(p.grad.norm()) for p in wanted.values())
+    for key, value in gradients.items():
+        expected = wanted[key].grad.numpy()
+        error = np.linalg.norm(value - expected)
+        bound = 0.005 * np.linalg.norm(expected) + 1e-6 * largest
+        assert error <= bound, f"{key}: {error} of {np.linalg.norm(expected)}"
+
+
 def test_the_paper_s_start_of_alexnet() -> None:
     model = models.alexnet(num_classes=2, image_size=67)
     drawn = {name: p.initialiser.draw((4,), 0, name) for name, p in model.named_parameters()}
