@@ -18,6 +18,7 @@ from convloom.ops import (
     AdaptiveMaxPool2d,
     AvgPool2d,
     Conv2d,
+    Conv2dDgrad,
     Linear,
     LocalResponseNorm,
     MaxPool2d,
@@ -162,6 +163,24 @@ def _avg_pool(row, count_include_pad):  # type: ignore[no-untyped-def]
 CONV: tuple[Case, ...] = (
     *(_conv(*row) for row in _CONV_ROWS),
     Case(Conv2d((4, 4), (2, 2), (1, 1), 2), ((2, 6, 23, 18), (10, 3, 11, 11), (10,))),
+)
+
+#: Transposed convolutions (images, filters): strides with every output padding, dilation, groups,
+#: padding beyond the kernel's reach, one pixel.
+CONV_TRANSPOSE: tuple[Case, ...] = tuple(
+    Case(
+        Conv2dDgrad(stride, padding, dilation, groups, size),
+        ((n, c, *images), (c, k // groups, *kernel)),
+    )
+    for n, c, images, k, kernel, stride, padding, dilation, groups, size in (
+        (1, 1, (1, 1), 1, (1, 1), (1, 1), (0, 0), (1, 1), 1, (1, 1)),
+        (2, 3, (5, 4), 5, (3, 3), (1, 1), (1, 1), (1, 1), 1, (5, 4)),
+        (31, 5, (3, 4), 3, (2, 2), (2, 2), (0, 0), (1, 1), 1, (6, 8)),
+        (2, 17, (4, 3), 8, (3, 3), (2, 2), (1, 1), (1, 1), 1, (8, 5)),
+        (1, 4, (3, 5), 6, (4, 4), (2, 2), (1, 1), (1, 1), 2, (6, 10)),
+        (3, 6, (4, 3), 6, (3, 2), (3, 1), (0, 1), (1, 2), 6, (14, 3)),
+        (2, 8, (3, 3), 16, (3, 3), (2, 2), (2, 2), (2, 2), 4, (6, 5)),
+    )
 )
 
 MAX_POOL: tuple[Case, ...] = tuple(_max_pool(*row) for row in _POOL_ROWS)

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from convloom.ir import NHWC, ROW_MAJOR, flattened_nhwc
+from convloom.ir import NHWC, ROW_MAJOR, Layout, flattened_nhwc
 from convloom.ops import (
     SGD,
     AdamW,
     Add,
+    AddBias,
     AvgPool2d,
     AvgPool2dGrad,
     Concat,
@@ -35,6 +36,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
+    UnsharedBiasGrad,
     VelocitySGD,
     WeightedSum,
 )
@@ -225,6 +227,19 @@ class TestPool:
         x = normals((2, 3, 8, 8), 0)
         compare(MaxPool2d((2, 2), (2, 2)), x, exact=True, layouts=(ROW_MAJOR,))
         compare(AvgPool2d((2, 2), (2, 2)), x, layouts=(ROW_MAJOR,))
+
+
+class TestBias:
+    SHAPES = ((31, 3, 5, 7), (1, 17, 2, 3), (33, 10), (2, 40, 9, 8), (0, 3, 2, 2))
+
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    @pytest.mark.parametrize("layout", (None, ROW_MAJOR))
+    def test_shared_and_unshared(self, shape: tuple[int, ...], layout: Layout | None) -> None:
+        x = with_specials(shape, 0)
+        for bias in (shape[1:2], shape[1:]):
+            compare(AddBias(), x, normals(bias, 1), exact=True, layouts=(layout, None, layout))
+        dy = integers(shape, 2)
+        compare(UnsharedBiasGrad(), dy, exact=True, layouts=(layout,))
 
 
 class TestShape:

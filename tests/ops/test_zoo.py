@@ -108,6 +108,7 @@ def test_every_possible_pair_occurs(
         "FOURS_POOL",
         "CLIPPED_POOL",
         "ADAPTIVE_POOL",
+        "CONV_TRANSPOSE",
         "LINEAR",
         "ELEMENTWISE",
     ],

@@ -50,6 +50,26 @@ def conv_geometry(
     return strides, paddings, dilations, whole(groups, "groups")
 
 
+def check_groups(channels: int, filters: int, groups: int) -> None:
+    """Raises ShapeError unless channels and filters can be split into groups."""
+    if channels % groups or filters % groups:
+        raise ShapeError(
+            f"{channels} input channels and {filters} filters cannot be split into {groups} "
+            "groups; both must be divisible by groups"
+        )
+
+
+def output_padding(value: Any, stride: Pair) -> Pair:
+    """What a transposed convolution adds to its output on the far side, checked."""
+    cells = pair(value, "output_padding")
+    if any(not 0 <= more < step for more, step in zip(cells, stride, strict=True)):
+        raise ShapeError(
+            f"output_padding must be at least 0 and smaller than the stride, it is {cells} for "
+            f"stride {stride}"
+        )
+    return cells
+
+
 def pool_window(
     kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: Any, outputs: Any = None
 ) -> Window:

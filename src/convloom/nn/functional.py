@@ -13,11 +13,13 @@ from convloom.ops import (
     Activation,
     AdaptiveAvgPool2d,
     AdaptiveMaxPool2d,
+    AddBias,
     AvgPool2d,
     BatchNorm,
     Concat,
     ContrastNorm2d,
     Conv2d,
+    Conv2dDgrad,
     GroupNorm,
     Linear,
     LocalResponseNorm,
@@ -49,6 +51,41 @@ def conv2d(
     geometry = arguments.conv_geometry(weight.shape[2:], stride, padding, dilation, groups)
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return x.tracer.apply(Conv2d(*geometry), *inputs, function="conv2d")
+
+
+def conv_transpose2d(
+    input: SymbolicTensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    stride: _Size = 1,
+    padding: _Size = 0,
+    output_padding: _Size = 0,
+    groups: int = 1,
+    dilation: _Size = 1,
+) -> SymbolicTensor:
+    """Transposed convolution of (N, C, H, W) by filters (C, K/groups, R, S): the gradient of a
+    convolution from its outputs to its inputs."""
+    x = _tensor(input, "conv_transpose2d")
+    if len(weight.shape) != 4 or x.ndim != 4:
+        raise ShapeError(
+            f"conv_transpose2d: images (N, C, H, W) meet filters (C, K/groups, R, S), not "
+            f"{x.shape} filters {weight.shape}"
+        )
+    kernel = (weight.shape[2], weight.shape[3])
+    geometry = arguments.conv_geometry(kernel, stride, padding, dilation, groups)
+    more = arguments.output_padding(output_padding, geometry[0])
+    (height, width) = (
+        (extent - 1) * u - 2 * p + d * (k - 1) + 1 + o
+        for extent, u, p, d, k, o in zip(x.shape[2:], *geometry[:3], kernel, more, strict=True)
+    )
+    if height < 1 or width < 1:
+        raise ShapeError(
+            f"conv_transpose2d: images of {x.shape[2]}x{x.shape[3]} would become {height}x{width}; "
+            "use less padding"
+        )
+    op = Conv2dDgrad(*geometry, size=(height, width))
+    y = x.tracer.apply(op, x, weight, function="conv_transpose2d")
+    return y if bias is None else x.tracer.apply(AddBias(), y, bias, function="conv_transpose2d")
 
 
 def linear(

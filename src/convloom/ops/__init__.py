@@ -15,6 +15,7 @@ from convloom.ops.adaptive_pool import (
 from convloom.ops.arithmetic import Mul, WeightedSum
 from convloom.ops.base import GradientScope, Op, from_json, to_json
 from convloom.ops.batch_norm import BatchNorm, BatchNormGrad, BatchNormInference
+from convloom.ops.bias import AddBias, UnsharedBiasGrad
 from convloom.ops.chain import (
     Chain,
     ChainEvaluate,
@@ -83,6 +84,7 @@ __all__ = [
     "AdaptiveMaxPool2d",
     "AdaptiveMaxPool2dGrad",
     "Add",
+    "AddBias",
     "AvgPool2d",
     "AvgPool2dGrad",
     "BatchNorm",
@@ -149,6 +151,7 @@ __all__ = [
     "TargetError",
     "TopKCorrect",
     "Unflatten",
+    "UnsharedBiasGrad",
     "VelocitySGD",
     "WeightedSum",
     "Window",

@@ -95,12 +95,27 @@ class Conv2d(ConvGeometry, Op):
 
 @dataclass(frozen=True)
 class Conv2dDgrad(ConvGeometry, Op):
-    """Gradient of the input. Inputs dy (N,K,P,Q), w (K,C/G,R,S); output dx (N,C,*size)."""
+    """Gradient of the input. Inputs dy (N,K,P,Q), w (K,C/G,R,S); output dx (N,C,*size).
+
+    As a layer of its own it is a transposed convolution, from dy to dx.
+    """
 
     size: Pair = (0, 0)
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         dy, w = inputs
+        if len(dy.shape) != 4:
+            raise ShapeError(f"{self.name} needs images of shape (N, C, H, W), it got {dy.shape}")
+        if self.groups < 1 or w.shape[0] % self.groups or w.shape[0] != dy.shape[1]:
+            raise ShapeError(
+                f"filters of shape {w.shape} in {self.groups} groups do not fit the "
+                f"{dy.shape[1]} channels of {dy.shape}"
+            )
+        if self.window((w.shape[2], w.shape[3])).output(self.size) != dy.shape[2:]:
+            raise ShapeError(
+                f"maps of {dy.shape[2]}x{dy.shape[3]} are not what filters of {w.shape[2]}x"
+                f"{w.shape[3]} make of an image of {self.size[0]}x{self.size[1]}"
+            )
         return (TensorSpec((dy.shape[0], w.shape[1] * self.groups, *self.size), dy.dtype),)
 
     @quiet
@@ -113,6 +128,19 @@ class Conv2dDgrad(ConvGeometry, Op):
             patch = taps.patch(padded, r, s)
             patch += (taps.filters(w, r, s).swapaxes(1, 2) @ columns).reshape(patch.shape)
         return (taps.crop(padded),)
+
+    def gradient(self, scope: GradientScope) -> Sequence[str | None]:
+        dy, w = scope.node.inputs
+        gradient = scope.grads[0]
+        assert gradient is not None
+        geometry = (self.stride, self.padding, self.dilation, self.groups)
+        grads: list[str | None] = [None, None]
+        if scope.wanted[0]:
+            (grads[0],) = scope.add(Conv2d(*geometry), gradient, w)
+        if scope.wanted[1]:
+            wgrad = Conv2dWgrad(*geometry, kernel=_hw(scope.spec(w)))
+            (grads[1],) = scope.add(wgrad, gradient, dy)
+        return grads
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         _, c, r, s = inputs[1].shape

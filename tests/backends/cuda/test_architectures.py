@@ -27,6 +27,7 @@ from convloom.ops import (
     AdaptiveMaxPool2d,
     AdaptiveMaxPool2dGrad,
     Add,
+    AddBias,
     AvgPool2d,
     AvgPool2dGrad,
     BiasGrad,
@@ -65,6 +66,7 @@ from convloom.ops import (
     SoftmaxGrad,
     TopKCorrect,
     Unflatten,
+    UnsharedBiasGrad,
     VelocitySGD,
     WeightedSum,
 )
@@ -145,6 +147,9 @@ def problems() -> Iterator[Problem]:
     yield AdaptiveAvgPool2dGrad((13, 13)), (pooled,), None
     yield AdaptiveMaxPool2d((6, 6)), (wide,), None
     yield AdaptiveMaxPool2dGrad((13, 13)), (pooled, i(4, 16, 6, 6)), None
+    yield AddBias(), (image, f(6)), None
+    yield AddBias(), (image, f(6, 9, 8)), None
+    yield UnsharedBiasGrad(), (image,), None
     yield ReLU(), (image,), None
     yield ReLUGrad(), (image, image), None
     for kind in KINDS:

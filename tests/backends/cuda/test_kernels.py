@@ -29,6 +29,7 @@ from convloom.ops import (
     ActivationGrad,
     AdamW,
     Add,
+    AddBias,
     AvgPool2d,
     AvgPool2dGrad,
     BiasGrad,
@@ -62,6 +63,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
     Unflatten,
+    UnsharedBiasGrad,
     VelocitySGD,
     WeightedSum,
 )
@@ -463,6 +465,9 @@ class TestPool:
             trials.append(Trial(grad, (y, index), True, layouts=(b, b, a)))
             tied = MaxPool2dGrad((8, 8), (3, 3), (2, 2), ties="all")
             trials.append(Trial(tied, (y, x, y), True, layouts=(b, a, b, a)))
+        mixed = (ROW_MAJOR, NHWC, NHWC)
+        trials.append(Trial(grad, (y, index), True, layouts=mixed))
+        trials.append(Trial(tied, (y, x, y), True, layouts=(*mixed, NHWC)))
         check(trials, backend, rung)
 
     def test_average(self, backend: Backend, rung: str) -> None:
@@ -478,6 +483,19 @@ class TestPool:
 
 
 # Moving elements -------------------------------------------------------------------------------
+
+
+class TestBias:
+    def test_shared_and_unshared(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for shape in ((31, 3, 5, 7), (1, 17, 2, 3), (33, 10), (0, 3, 2, 2)):
+            x, dy = with_specials(shape, 0), integers(shape, 2)
+            for order in (None, ROW_MAJOR):
+                trials.append(Trial(UnsharedBiasGrad(), (dy,), True, layouts=(order,)))
+                for bias in (shape[1:2], shape[1:]):
+                    orders = (order, None, order)
+                    trials.append(Trial(AddBias(), (x, normals(bias, 1)), True, layouts=orders))
+        check(trials, backend, rung)
 
 
 class TestShape:

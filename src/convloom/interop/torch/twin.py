@@ -56,6 +56,27 @@ def _conv2d(op: Any) -> Callable[..., torch.Tensor]:
     return call
 
 
+def _conv_transpose2d(op: Any) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        least = [
+            (x.shape[i + 2] - 1) * op.stride[i]
+            - 2 * op.padding[i]
+            + op.dilation[i] * (w.shape[i + 2] - 1)
+            + 1
+            for i in range(2)
+        ]
+        more = [size - extent for size, extent in zip(op.size, least, strict=True)]
+        return functional.conv_transpose2d(
+            x, w, None, op.stride, op.padding, more, op.groups, op.dilation
+        )
+
+    return call
+
+
+def _add_bias(op: Any) -> Callable[..., torch.Tensor]:
+    return lambda x, b: x + (b[:, None, None] if b.ndim == 1 and x.ndim == 4 else b)
+
+
 def _max_pool2d(op: Any) -> Callable[..., torch.Tensor]:
     return lambda x: functional.max_pool2d(
         x, op.kernel, op.stride, op.padding, op.dilation, ceil_mode=op.ceil_mode
@@ -131,7 +152,9 @@ def _activation(op: Any) -> Callable[..., torch.Tensor]:
 _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
     "Activation": _activation,
     "BatchNorm": _batch_norm,
+    "AddBias": _add_bias,
     "Conv2d": _conv2d,
+    "Conv2dDgrad": _conv_transpose2d,
     "GroupNorm": _group_norm,
     "LocalResponseNorm": _local_response_norm,
     "Linear": lambda op: functional.linear,

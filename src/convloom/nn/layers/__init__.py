@@ -15,7 +15,7 @@ from convloom.nn.layers.activation import (
     Tanh,
 )
 from convloom.nn.layers.container import ModuleList, Sequential
-from convloom.nn.layers.conv import Conv2d
+from convloom.nn.layers.conv import Conv2d, ConvTranspose2d
 from convloom.nn.layers.dropout import Dropout
 from convloom.nn.layers.linear import Linear
 from convloom.nn.layers.norm import (
@@ -46,6 +46,7 @@ __all__ = [
     "BatchNorm2d",
     "ContrastNorm2d",
     "Conv2d",
+    "ConvTranspose2d",
     "Dropout",
     "Flatten",
     "GroupNorm",

@@ -20,6 +20,7 @@ Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
+    "bias": ("AddBias", "UnsharedBiasGrad"),
     "conv2d": (
         "Conv2d",
         "Conv2dDgrad",

@@ -13,7 +13,7 @@ _THREADS, _MOST, _WIDE_GROUP, _WIDE = 256, 8, 3, 7
 #: Columns a thread makes, most columns it reads for them, and bytes of shared memory for filters.
 _TILES, _READ, _SHARED = range(4, 8), 18, 44 * 1024
 #: Blocks that a launch should have before blocks take more than one turn, and most turns.
-_BLOCKS, _TURNS = 1056, 8
+_BLOCKS, _TURNS = 4096, 8
 
 Sizes = dict[str, int]
 

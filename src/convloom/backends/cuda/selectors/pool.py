@@ -6,6 +6,8 @@ thread, channels last; ``warp`` a block for windows of many cells.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from convloom.backends.cuda.launch import Argument, Tensor
 from convloom.backends.cuda.selectors.common import (
     ABSENT,
@@ -49,12 +51,18 @@ def _tiled_max_pool(node: Node, specs: Specs) -> Selection | None:
 
 
 def _max_pool_grad(node: Node, specs: Specs) -> Selection | None:
-    dx = specs[node.outputs[0]]
-    if not _served(node, specs):
+    """Inputs that lie neither alike nor as the output are reordered first."""
+    dx, build = specs[node.outputs[0]], Builder(specs)
+    inputs: list[Argument] = [Tensor(name) for name in node.inputs]
+    constants = _grad_constants(node, specs)
+    if not _types_served(node, specs):
         return None
-    build = Builder(specs)
-    arguments: tuple[Argument, ...] = (*_grad_arguments(node), dx.shape[0])
-    build.each("max_pool_grad/naive", _grad_constants(node, specs), arguments, dx.size)
+    if not _served(node, specs):
+        places = [build.input(name, dx.layout) for name in node.inputs]
+        inputs = [place for place in places if place is not None]
+        constants["YROW"] = constants["XROW"]
+    arguments: tuple[Argument, ...] = (*_grad_arguments(node, inputs), dx.shape[0])
+    build.each("max_pool_grad/naive", constants, arguments, dx.size)
     return build.selection("naive", "max_pool_grad")
 
 
@@ -64,7 +72,8 @@ def _tiled_max_pool_grad(node: Node, specs: Specs) -> Selection | None:
         return None
     build = Builder(specs)
     constants = _grad_constants(node, specs)
-    build.add("max_pool_grad/tiled", constants, _grad_arguments(node), _blocks(dx))
+    inputs = [Tensor(name) for name in node.inputs]
+    build.add("max_pool_grad/tiled", constants, _grad_arguments(node, inputs), _blocks(dx))
     return build.selection("tiled", "max_pool_grad")
 
 
@@ -126,17 +135,21 @@ def _tiled_avg_pool_grad(node: Node, specs: Specs) -> Selection | None:
 def _served(node: Node, specs: Specs) -> bool:
     """Whether elements are float32 (an index int32), and maps that are read at one place lie in
     one order: maxima, their gradients and their indices; and with ties the images too."""
-    names = (*node.inputs, *node.outputs)
-    maximum = "Max" in node.op.name
-    types = {"float32", "int32"} if maximum else {"float32"}
-    if not set(dtypes(node, specs)) <= types or not all(image_order(specs[n]) for n in names):
+    if not _types_served(node, specs):
         return False
-    if not maximum:
+    if "Max" not in node.op.name:
         return True
     if not node.op.name.endswith("Grad"):
         return _alike(specs, *node.outputs)
     dy, *rest = node.inputs
     return _alike(specs, dy, rest[-1]) and _alike(specs, *rest[:-1], *node.outputs)
+
+
+def _types_served(node: Node, specs: Specs) -> bool:
+    """Whether elements are float32 (an index int32), in images of an order that kernels know."""
+    types = {"float32", "int32"} if "Max" in node.op.name else {"float32"}
+    names = (*node.inputs, *node.outputs)
+    return set(dtypes(node, specs)) <= types and all(image_order(specs[n]) for n in names)
 
 
 def _alike(specs: Specs, *names: str) -> bool:
@@ -167,9 +180,9 @@ def _max_constants(node: Node, specs: Specs) -> dict[str, int]:
     return _sizes(x, y) | window_constants(node.op) | {"INDEX": int(len(node.outputs) > 1)}
 
 
-def _grad_arguments(node: Node) -> tuple[Argument, ...]:
+def _grad_arguments(node: Node, inputs: Sequence[Argument]) -> tuple[Argument, ...]:
     """dy, index, x, y and dx; what is not there is 0."""
-    dy, *rest = (Tensor(name) for name in node.inputs)
+    dy, *rest = inputs
     dx = Tensor(node.outputs[0])
     return (dy, *rest, ABSENT, ABSENT, dx) if len(rest) == 1 else (dy, ABSENT, *rest, dx)
 

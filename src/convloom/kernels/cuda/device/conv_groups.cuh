@@ -77,7 +77,7 @@ struct Groups {
             const i32 from = source_row(row, r);
             const bool there = from >= 0 && from < IN_H;
             if (BACK && !there) continue;
-            const f32* line = x + (image * IN_H + (there ? from : 0)) * (IN_W * IN_C) + channel;
+            const f32* line = x + (image * IN_H + from) * (IN_W * IN_C) + channel;
 #pragma unroll
             for (int c = 0; c < SUMMED; c += DEPTH) {
                 float4 w[P::S][DEPTH];
@@ -87,19 +87,32 @@ struct Groups {
                     for (int d = 0; d < DEPTH; ++d)
                         w[s][d] = *reinterpret_cast<const float4*>(
                             filters + ((r * P::S + s) * SUMMED + c + d) * (4 * ACROSS));
-#pragma unroll
-                for (int l = 0; l <= HIGH - LOW; ++l) {
-                    const i32 col = first + l;
-                    float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                    if (there && col >= 0 && col < IN_W)
-                        value = *reinterpret_cast<const float4*>(line + col * IN_C + c);
-#pragma unroll
-                    for (int j = 0; j < TQ; ++j)
-#pragma unroll
-                        for (int s = 0; s < P::S; ++s)
-                            if (source(j, s) == LOW + l) add(sum[j], value, w[s]);
+                if (!BACK && !there) {
+                    add_row(sum, w, [](int) { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); });
+                    continue;
                 }
+                add_row(sum, w, [&](int l) {
+                    const i32 col = first + l;
+                    if (col < 0 || col >= IN_W) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                    return *reinterpret_cast<const float4*>(line + col * IN_C + c);
+                });
             }
+        }
+    }
+
+    // One row of taps: column l of the tile's columns on the other side is value(l).
+    template <int DEPTH, class Value>
+    __device__ __forceinline__ static void add_row(f32 (&sum)[TQ][4],
+                                                   const float4 (&w)[P::S][DEPTH],
+                                                   const Value& value) {
+#pragma unroll
+        for (int l = 0; l <= HIGH - LOW; ++l) {
+            const float4 x = value(l);
+#pragma unroll
+            for (int j = 0; j < TQ; ++j)
+#pragma unroll
+                for (int s = 0; s < P::S; ++s)
+                    if (source(j, s) == LOW + l) add(sum[j], x, w[s]);
         }
     }
 
