@@ -126,8 +126,10 @@ class TestTried:
         assert rows[1].kernels < rows[0].kernels
 
     def test_on_the_reference(self, workload: Workload) -> None:
-        (found,) = (r for r in tried(*study("reference", workload)) if r.kind == RUNG)
-        assert found.rungs == {"reference": found.kernels}
+        layers, chain = (r for r in tried(*study("reference", workload)) if r.kind == RUNG)
+        assert layers.rungs == {"reference": layers.kernels}
+        assert (layers.failed, chain.failed) == ("", "")
+        assert chain.kernels < layers.kernels
 
 
 def study(device: str, workload: Workload) -> tuple[Backend, Workload, Sequence[object]]:
