@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 
 import convloom as cl
 from convloom import nn
-from convloom.training import Ensemble, History, Member
+from convloom.training import Ensemble, History, Member, many
 from convloom.training.engine import Engine
 from convloom.training.history import EpochRow
 from convloom.training.many import ManyError, each_member
@@ -156,3 +158,50 @@ def test_members_on_a_chain_are_those_of_layers() -> None:
     for ours, theirs in zip(*ends, strict=True):
         for name, value in theirs.items():
             assert ours[name].tobytes() == value.tobytes()
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Three members at a time; the threads that began."""
+    began: list[str] = []
+
+    def beside(backend: object) -> tuple[int, Callable[[], None]]:
+        return 3, lambda: began.append(threading.current_thread().name)
+
+    monkeypatch.setattr(many, "beside", beside)
+    return began
+
+
+def test_members_in_threads_are_those_of_one_after_the_other(threads: list[str]) -> None:
+    configs = [{"seed": seed, "lr": 0.02 * (1 + seed)} for seed in range(5)]
+    ensemble = trained(configs, device="cpu")
+    assert 1 <= len(threads) <= 3
+    assert [member.config for member in ensemble] == configs
+    for member, config in zip(ensemble, configs, strict=True):
+        model = small_network()
+        optimizer = cl.optim.SGD(lr=config["lr"], momentum=0.9)
+        trainer = cl.Trainer(
+            model,
+            optimizer,
+            nn.CrossEntropyLoss(),
+            **{**SHARED, "device": "cpu"},
+            seed=config["seed"],
+        )
+        assert trainer.fit(TRAIN, 2, TEST).column("loss") == member.history.column("loss")
+        for name, value in model.state_dict().items():
+            assert member.model.state_dict()[name].tobytes() == value.tobytes(), name
+
+
+def test_the_first_failure_ends_all(threads: list[str]) -> None:
+    made = 0
+
+    def failing() -> nn.Module:
+        nonlocal made
+        made += 1
+        if made == 2:
+            raise RuntimeError("no network today")
+        return small_network()
+
+    with pytest.raises(RuntimeError, match="no network today"):
+        trained([{"seed": seed} for seed in range(8)], model=failing, epochs=200)
+    assert made < 8

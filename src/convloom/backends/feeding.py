@@ -156,3 +156,17 @@ def device_input(backend: Backend, storage: Storage) -> DeviceInput | None:
 def has_device_input(backend: Backend) -> bool:
     """Whether the backend's device has memory of its own."""
     return hasattr(backend, "device_input")
+
+
+def beside(backend: Backend) -> tuple[int, Callable[[], None]]:
+    """How many trainings of small networks a device runs beside each other, each in a thread.
+
+    Returns:
+        (1, …) for a device that one training fills; else their number, and what each thread must
+        call first.
+
+    Raises:
+        DeviceError: the device cannot be used.
+    """
+    make: Callable[[], tuple[int, Callable[[], None]]] | None = getattr(backend, "beside", None)
+    return (1, lambda: None) if make is None else make()

@@ -46,6 +46,21 @@ _LOG = logging.getLogger("convloom")
 _KEPT_EXECUTABLES = 6
 
 
+class Plans:
+    """Plans by name, each made once, though several threads ask for it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._made: dict[tuple[Any, ...], Plan] = {}
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
+        """The plan of a name; made, if nobody asked for it before."""
+        with self._lock:
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
+
+
 class Engine:
     """Runs training, evaluation and prediction steps of one model.
 
@@ -66,6 +81,7 @@ class Engine:
         watch: tensors of the training step to keep for ``read``, besides those that are kept.
         precision: ``fp32``, ``tf32`` or ``bf16``: what operands of products are rounded to, where
             a kernel can. A warning in the log names the layers that compute in fp32 none the less.
+        plans: those of engines that are like this one in everything but weights, rates and seed.
 
     Raises:
         ConvloomError: a device that is not there, an unknown rung or precision, shapes that
@@ -85,6 +101,7 @@ class Engine:
         max_norm: float | None = None,
         watch: Sequence[str] = (),
         precision: str = FP32,
+        plans: Plans | None = None,
     ) -> None:
         check_model(model)
         self.model = model
@@ -101,7 +118,7 @@ class Engine:
         self.steps_done = 0
         self._backend = get_backend(self.device)
         self.lock = Lock()
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans = Plans() if plans is None else plans
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
         self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
@@ -358,9 +375,7 @@ class Engine:
         self._told.update(plan.notes)
 
     def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
-        if key not in self._plans:
-            self._plans[key] = make()
-        return self._plans[key]
+        return self._plans.get(key, make)
 
     def _new_storage(self) -> Storage:
         """Memory for everything that lives between steps, filled with the model's parameters."""

@@ -1,23 +1,29 @@
 """Many small networks: one network trained with other rates and seeds, compared and averaged.
 
 Members differ in what a compiled step reads from memory (rates, seed, schedule), never in what is
-compiled into it, so all of them share their kernels. Each is trained as ``Trainer`` trains it
-alone, and has the same bits.
+compiled into it, so all of them share plans and kernels. Each is trained as ``Trainer`` trains it
+alone, and has the same bits. A GPU is too large for one small network: there several are trained at
+a time, each in a thread with a stream of its own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from convloom.backends import get_backend, resolve_device
+from convloom.backends.feeding import beside
 from convloom.ir import ConvloomError
 from convloom.training import prediction
 from convloom.training.arguments import check_optimizer
+from convloom.training.engine import Engine, Plans
 from convloom.training.history import EpochRow, History, finite, score
 from convloom.training.optim import Optimizer
 from convloom.training.protocols import Dataset
@@ -205,6 +211,7 @@ def train_many(
     """Train one network many times, each time with other rates and another seed.
 
     Each member has the bits that ``Trainer(...).fit(train, epochs, validation)`` alone gives it.
+    On a GPU several are trained at a time; ``model`` is then called in threads.
 
     Args:
         configs: for each member what it changes: ``seed``, ``schedule``, and rates of the
@@ -251,14 +258,45 @@ def each_member(
     if not plans:
         raise ManyError("configs is empty; give one mapping for each member, {} for no change")
 
-    def run() -> Iterator[Member]:
-        for config, (rule, own) in zip(configs, plans, strict=True):
-            network = model()
-            trainer = Trainer(network, rule, loss, **own)
-            history = trainer.fit(train, epochs, validation)
-            yield Member(dict(config), network, history)
+    running: set[Trainer] = set()
+    made = {"engine": partial(Engine, plans=Plans())}
 
-    return run()
+    def one(config: Mapping[str, Any], rule: Optimizer, own: dict[str, Any]) -> Member:
+        network = model()
+        trainer = Trainer(network, rule, loss, **{**made, **own})
+        running.add(trainer)
+        try:
+            history = trainer.fit(train, epochs, validation)
+        finally:
+            running.discard(trainer)
+        return Member(dict(config), network, history)
+
+    jobs = [
+        partial(one, config, rule, own) for config, (rule, own) in zip(configs, plans, strict=True)
+    ]
+    return _trained(jobs, settings.get("device", "auto"), running)
+
+
+def _trained(
+    jobs: Sequence[Callable[[], Member]], device: str, running: set[Trainer]
+) -> Iterator[Member]:
+    """Do the jobs, on a GPU several at a time, and give what they return in order."""
+    count, begin = beside(get_backend(resolve_device(device)))
+    if min(count, len(jobs)) == 1:
+        for job in jobs:
+            yield job()
+        return
+    with ThreadPoolExecutor(count, "convloom-member", initializer=begin) as threads:
+        futures = [threads.submit(job) for job in jobs]
+        try:
+            for future in futures:
+                yield future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            for trainer in tuple(running):
+                trainer.stop()
+            raise
 
 
 def _settings_of(

@@ -6,12 +6,14 @@ Making, printing and compiling plans needs no GPU; memory and execution do, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from convloom.backends.base import Executable, LayoutPolicy, Storage
 from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import Gpu, open_gpu
 from convloom.backends.cuda.input import CudaInput
+from convloom.backends.cuda.queues import AT_ONCE, Sharing, begin, own_gpu
 from convloom.backends.cuda.selectors import RUNGS, select_kernel
 from convloom.backends.cuda.storage import CudaStorage
 from convloom.ir import Node, Plan, Selection, TensorSpec
@@ -53,7 +55,7 @@ class CudaBackend:
         Raises:
             DeviceError: no GPU can be used; says what is missing.
         """
-        return CudaStorage(plan, self._gpu or open_gpu())
+        return CudaStorage(plan, self._gpu or own_gpu() or open_gpu())
 
     def executable(self, plan: Plan, storage: Storage) -> CudaExecutable:
         """Compile what is missing and bind the plan to memory.
@@ -66,6 +68,15 @@ class CudaBackend:
         if not isinstance(storage, CudaStorage):
             raise ValueError("the CUDA backend needs storage that it made itself")
         return CudaExecutable(plan, storage)
+
+    def beside(self) -> tuple[int, Callable[[], None]]:
+        """How many threads keep the GPU busy, and what makes a thread's work run beside others'.
+
+        Raises:
+            DeviceError: no GPU can be used; says what is missing.
+        """
+        open_gpu()
+        return AT_ONCE, partial(begin, Sharing())
 
     def device_input(self, storage: Storage) -> CudaInput:
         """The ways for batches into the memory of the GPU that ``storage`` is on."""

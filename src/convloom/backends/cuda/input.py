@@ -7,6 +7,7 @@ from typing import Any
 
 from convloom.backends.base import Executable, Storage
 from convloom.backends.cuda.gpu import Gpu
+from convloom.backends.cuda.queues import own_sharing
 from convloom.backends.cuda.resident import ResidentData, ResidentSteps, Stepper
 from convloom.backends.cuda.ring import Ring, StreamedSteps
 from convloom.backends.feeding import Crops, Samples
@@ -39,7 +40,13 @@ class CudaInput:
             ShapeError: arrays that do not fit together.
             OutOfMemoryError: the images do not fit.
         """
-        return ResidentData(self._gpu, samples.images, samples.labels, samples.scale, samples.shift)
+
+        def make() -> ResidentData:
+            images, labels = samples.images, samples.labels
+            return ResidentData(self._gpu, images, labels, samples.scale, samples.shift)
+
+        sharing = own_sharing()
+        return make() if sharing is None else sharing.upload(samples, self._gpu, make)
 
     def resident(
         self, executable: Executable, data: ResidentData, crops: Crops | None

@@ -14,6 +14,7 @@ A batch holds the same bits as on the host path (normalise.py, data/augment.py).
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -99,6 +100,12 @@ class ResidentData:
         self._labels = uploaded(gpu, labels.astype(np.int64, copy=False))
         self._scale = uploaded(gpu, scale.astype(np.float32, copy=False))
         self._shift = uploaded(gpu, shift.astype(np.float32, copy=False))
+
+    def on(self, gpu: Gpu) -> ResidentData:
+        """The same memory for work on another stream of the same device."""
+        other = copy.copy(self)
+        other.gpu = gpu
+        return other
 
     @property
     def nbytes(self) -> int:
