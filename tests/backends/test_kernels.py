@@ -16,6 +16,8 @@ from convloom.ops import (
     AddBias,
     AvgPool2d,
     AvgPool2dGrad,
+    ChannelDropout,
+    ChannelDropoutGrad,
     Concat,
     Dropout,
     DropoutGrad,
@@ -149,6 +151,21 @@ class TestDropout:
     def test_gradient(self) -> None:
         mask = np.random.default_rng(0).integers(0, 2, (3, 5, 6, 7)).astype(np.uint8)
         compare(DropoutGrad(0.4), with_specials((3, 5, 6, 7), 1), mask, exact=True)
+        compare(DropoutGrad(0.4, rescale=False), normals((3, 5), 1), mask[:, :, 0, 0], exact=True)
+
+    @pytest.mark.parametrize("order", (NHWC, ROW_MAJOR))
+    @pytest.mark.parametrize("shape", ((1, 1, 1, 1), (3, 17, 5, 7), (33, 3, 2, 2)))
+    def test_channels(self, shape: tuple[int, ...], order: Layout) -> None:
+        x, counter = with_specials(shape, 0), counter_vector(seed=2**63 + 12345, step=7)
+        op = ChannelDropout(0.3, stream=99)
+        compare(op, x, counter, exact=True, layouts=(order, None, order, None))
+        compare(op, x, counter, exact=True, layouts=(ROW_MAJOR, None, order, None))
+        mask = op.reference(x, counter)[1]
+        compare(ChannelDropoutGrad(0.3), x, mask, exact=True, layouts=(order, None, order))
+
+    def test_channels_of_other_ranks(self) -> None:
+        x, counter = normals((3, 5, 19), 0), counter_vector(1, 2)
+        compare(ChannelDropout(0.5, rescale=False), x, counter, exact=True)
 
 
 POOLS = [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from convloom.ir import ShapeError, TensorSpec
-from convloom.ops import COUNTER_SPEC, Dropout, DropoutGrad
+from convloom.ops import COUNTER_SPEC, Activation, ChannelDropout, Dropout, DropoutGrad
 from convloom.ops.control import counter_vector
 from convloom.random import bits, stream_id
 from tests import zoo
@@ -105,3 +105,37 @@ def test_other_inputs_that_do_not_fit() -> None:
         Dropout(0.5, 2**32).infer(TensorSpec((2,)), COUNTER_SPEC)
     with pytest.raises(ShapeError, match="counter must be 2 uint64, it is 2 int64"):
         Dropout(0.5).infer(TensorSpec((2,)), TensorSpec((2,), "int64"))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3, 2), (2, 17, 5, 4), (33, 3, 1, 1), (2, 5, 7)], ids=str)
+def test_channels_are_dropped_whole(shape: zoo.Shape) -> None:
+    op = ChannelDropout(0.4, stream=5)
+    x = zoo.distinct(shape)
+    y, mask = evaluate(op, x, COUNTER)
+    np.testing.assert_array_equal(
+        mask, Dropout(0.4, 5).reference(x.reshape(*shape[:2], -1)[..., 0], COUNTER)[1]
+    )
+    kept = mask.reshape(*mask.shape, *(1,) * (len(shape) - 2)) == 1
+    np.testing.assert_array_equal(y, np.where(kept, x * (1 / 0.6), 0))
+    dy = np.random.default_rng(1).standard_normal(shape)
+    dx = gradients(op, [x, COUNTER], dy)[0]
+    np.testing.assert_array_equal(dx, np.where(kept, dy * (1 / 0.6), 0))
+    check_differences(op, [x, COUNTER], dy, 0, dx)
+
+
+@pytest.mark.parametrize("kind", [Dropout, ChannelDropout])
+def test_without_rescaling_prediction_multiplies(kind: type[Dropout]) -> None:
+    """cuda-convnet's hs layer: masks of 0 and 1 in training, the share that is kept in tests."""
+    op, x = kind(0.3, 5, rescale=False), zoo.distinct((4, 6, 2, 2))
+    y, mask = evaluate(op, x, COUNTER)
+    kept = np.broadcast_to(mask.reshape(*mask.shape, *(1,) * (4 - mask.ndim)), x.shape)
+    np.testing.assert_array_equal(y, x * kept)
+    dy = np.random.default_rng(1).standard_normal(x.shape)
+    np.testing.assert_array_equal(gradients(op, [x, COUNTER], dy)[0], dy * kept)
+    assert op.inference() == Activation("linear", 0.7)
+    assert kind(0.3, 5).inference() is None
+
+
+def test_channels_need_images() -> None:
+    with pytest.raises(ShapeError, match=r"drops channels of images .* \(2, 3\); use Dropout"):
+        ChannelDropout().infer(TensorSpec((2, 3)), COUNTER_SPEC)

@@ -16,10 +16,12 @@ from convloom.ops import (
     AddBias,
     AvgPool2d,
     BatchNorm,
+    ChannelDropout,
     Concat,
     ContrastNorm2d,
     Conv2d,
     Conv2dDgrad,
+    Dropout,
     GroupNorm,
     Linear,
     LocalResponseNorm,
@@ -276,15 +278,28 @@ def _adapted(
 
 
 def dropout(
-    input: SymbolicTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    input: SymbolicTensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    rescale: bool = True,
 ) -> SymbolicTensor:
     """Zero each element with chance ``p`` and scale the rest, in training steps only.
 
     Evaluation and prediction leave it out by themselves; ``training=False`` leaves it out always.
+    Without ``rescale`` the rest stays as it is, and prediction multiplies by 1 - p.
     """
-    x = _tensor(input, "dropout")
-    chance = arguments.probability(p)
-    return x.tracer.dropout(x, chance) if training and chance > 0 else x
+    x, chance = _tensor(input, "dropout"), arguments.probability(p)
+    return x.tracer.dropout(x, Dropout(chance, rescale=rescale)) if training and chance > 0 else x
+
+
+def dropout2d(
+    input: SymbolicTensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> SymbolicTensor:
+    """As ``dropout``, for whole channels of (N, C, H, W)."""
+    x, chance = _tensor(input, "dropout2d"), arguments.probability(p)
+    return x.tracer.dropout(x, ChannelDropout(chance)) if training and chance > 0 else x
 
 
 def batch_norm(

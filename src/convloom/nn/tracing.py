@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.nn.parameter import Buffer, Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError, kind_of
-from convloom.ops import COUNTER_SPEC, Dropout, Op
+from convloom.ops import COUNTER_SPEC, ChannelDropout, Dropout, Op
 from convloom.random import stream_id
 
 if TYPE_CHECKING:
@@ -87,17 +87,19 @@ class Tracer:
         names = [self._name_of(value, function) for value in inputs]
         return self._added(op, names, self._layer(function), extra)
 
-    def dropout(self, x: SymbolicTensor, p: float) -> SymbolicTensor:
+    def dropout(self, x: SymbolicTensor, op: Dropout | ChannelDropout) -> SymbolicTensor:
         """Dropout; each call has masks of its own, keyed by its layer and how often that ran."""
         layer = self._layer("dropout")
         names = [self._name_of(x, "dropout"), self.counter()]
-        return self._added(Dropout(p, self._stream(layer)), names, layer, ["mask"])
+        return self._added(replace(op, stream=self._stream(layer)), names, layer, ["mask"])
 
     def replay(self, op: Op, inputs: Sequence[str], layer: str, names: Sequence[str]) -> list[str]:
         """Add a node of a saved graph, under the path of the module that replays it."""
         path = self._joined(layer)
-        if isinstance(op, Dropout) and path != layer:  # inside another network, masks of its own
-            op = Dropout(op.p, self._stream(path))
+        if (
+            isinstance(op, Dropout | ChannelDropout) and path != layer
+        ):  # inside another network, masks of its own
+            op = replace(op, stream=self._stream(path))
         return self._built(op, inputs, path, [self._joined(name) for name in names])
 
     def variable(self, variable: Parameter | Buffer) -> str:

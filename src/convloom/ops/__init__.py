@@ -26,7 +26,7 @@ from convloom.ops.chain import (
 )
 from convloom.ops.control import COUNTER, COUNTER_SPEC, HYPER, HYPER_SPEC
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
-from convloom.ops.dropout import Dropout, DropoutGrad
+from convloom.ops.dropout import ChannelDropout, ChannelDropoutGrad, Dropout, DropoutGrad
 from convloom.ops.fused import (
     FusedConv2d,
     FusedConv2dDgrad,
@@ -96,6 +96,8 @@ __all__ = [
     "ChainForward",
     "ChainGradient",
     "ChainUpdate",
+    "ChannelDropout",
+    "ChannelDropoutGrad",
     "Concat",
     "ContrastNorm2d",
     "ContrastNorm2dGrad",

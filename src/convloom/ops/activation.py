@@ -116,6 +116,10 @@ class _Parameters:
 class Activation(_Parameters, Op):
     """Input x, any shape; output y, the function of each element."""
 
+    @property
+    def arity_in(self) -> int | None:
+        return 1
+
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         assert self.function
         return (TensorSpec(inputs[0].shape, inputs[0].dtype),)

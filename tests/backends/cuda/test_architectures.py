@@ -31,6 +31,8 @@ from convloom.ops import (
     AvgPool2d,
     AvgPool2dGrad,
     BiasGrad,
+    ChannelDropout,
+    ChannelDropoutGrad,
     Concat,
     Conv2d,
     Conv2dDgrad,
@@ -162,6 +164,9 @@ def problems() -> Iterator[Problem]:
     yield Mul(), (image, image), None
     yield Dropout(0.3, 1), (image, counter_vector(1, 2)), None
     yield DropoutGrad(0.3), (image, np.zeros(image.shape, np.uint8)), None
+    for x in (image, f(4, 8, 5, 5)):
+        yield ChannelDropout(0.3, 1), (x, counter_vector(1, 2)), None
+        yield ChannelDropoutGrad(0.3), (x, np.zeros(x.shape[:2], np.uint8)), None
     yield Concat(), (image, image), None
     yield Slice(1, 3), (image,), None
     yield Flatten(), (image,), None

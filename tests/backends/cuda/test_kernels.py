@@ -33,6 +33,8 @@ from convloom.ops import (
     AvgPool2d,
     AvgPool2dGrad,
     BiasGrad,
+    ChannelDropout,
+    ChannelDropoutGrad,
     Concat,
     Conv2d,
     Conv2dDgrad,
@@ -364,6 +366,22 @@ class TestElementwise:
             ]
         check(trials, backend, rung)
 
+    def test_dropout_of_channels(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for at, shape in enumerate(((1, 1, 1, 1), (3, 17, 5, 7), (33, 3, 2, 2), (2, 8, 3, 5))):
+            x, counter = with_specials(shape, at), counter_vector(seed=2**63 + at, step=7)
+            op = ChannelDropout(0.3, stream=99)
+            mask = op.reference(x, counter)[1]
+            for order in (NHWC, ROW_MAJOR):
+                forward = (ROW_MAJOR, None, order, None)
+                trials += [
+                    Trial(op, (x, counter), True, layouts=forward),
+                    Trial(ChannelDropoutGrad(0.3), (x, mask), True, layouts=(order, None, order)),
+                ]
+        x, counter = normals((3, 5, 19), 0), counter_vector(1, 2)
+        trials.append(Trial(ChannelDropout(0.5, rescale=False), (x, counter), True))
+        check(trials, backend, rung)
+
     def test_activations(self, backend: Backend, rung: str) -> None:
         """Every function of the family: a few elements, and several blocks with a tail."""
         trials = [*family_trials((3, 5), True), *family_trials((1, 3, 19, 23), True)]
@@ -406,6 +424,7 @@ class TestElementwise:
                 layouts=(ROW_MAJOR, None, ROW_MAJOR, ROW_MAJOR),
             ),
             Trial(Dropout(0.5, 1), (x[0, 0, 0], counter), True),
+            Trial(Dropout(0.5, 1, rescale=False), (with_specials((3, 5, 6, 2), 2), counter), True),
             *(Trial(Dropout(p, 1), (normals((4, 100), 0), counter), True) for p in (0.0, 1.0)),
         ]
         check(trials, backend, rung)

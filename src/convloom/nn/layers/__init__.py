@@ -16,7 +16,7 @@ from convloom.nn.layers.activation import (
 )
 from convloom.nn.layers.container import ModuleList, Sequential
 from convloom.nn.layers.conv import Conv2d, ConvTranspose2d
-from convloom.nn.layers.dropout import Dropout
+from convloom.nn.layers.dropout import Dropout, Dropout2d
 from convloom.nn.layers.linear import Linear
 from convloom.nn.layers.norm import (
     BatchNorm1d,
@@ -48,6 +48,7 @@ __all__ = [
     "Conv2d",
     "ConvTranspose2d",
     "Dropout",
+    "Dropout2d",
     "Flatten",
     "GroupNorm",
     "Hardswish",

@@ -28,6 +28,7 @@ FAMILIES = {
         "PooledConv2dGrad",
         "BiasGrad",
     ),
+    "dropout": ("Dropout", "DropoutGrad", "ChannelDropout", "ChannelDropoutGrad"),
     "elementwise": (
         "Activation",
         "ActivationGrad",
@@ -37,8 +38,6 @@ FAMILIES = {
         "WeightedSum",
         "FusedSum",
         "Mul",
-        "Dropout",
-        "DropoutGrad",
     ),
     "linear": (
         "Linear",

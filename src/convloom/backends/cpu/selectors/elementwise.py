@@ -1,9 +1,6 @@
-"""Kernels for ops that treat every element alike: activations, sums, dropout, their gradients."""
+"""Kernels for ops that treat every element alike: activations, sums, and gradients."""
 
 from __future__ import annotations
-
-import math
-from typing import cast
 
 from convloom.backends.cpu.launch import Tensor, Workspace
 from convloom.backends.cpu.selectors.common import (
@@ -12,31 +9,22 @@ from convloom.backends.cpu.selectors.common import (
     Specs,
     ceil_div,
     dtypes,
-    same_order,
 )
 from convloom.backends.selecting import activation_number
-from convloom.ir import NHWC, Node, Selection
+from convloom.ir import Node, Selection
 from convloom.ops import (
     Activation,
     ActivationGrad,
     Add,
-    Dropout,
-    DropoutGrad,
     FusedSum,
     WeightedSum,
 )
 
 _SOURCES = {"ReLU": "relu", "ReLUGrad": "relu_grad", "Mul": "product"}
-#: Elements of dropout an item takes; a multiple of the words drawn at once.
-_DROPOUT_CHUNK = 4096
 
 
 def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     """Serves float32; inputs in another order than the output are reordered first."""
-    if isinstance(node.op, Dropout):
-        return _dropout(node, specs)
-    if isinstance(node.op, DropoutGrad):
-        return _dropout_grad(node, specs)
     if set(dtypes(node, specs)) != {"float32"}:
         return None
     (output,) = node.outputs
@@ -84,39 +72,3 @@ def _sum(
     arguments = (*inputs, to, size, *map(float, coefficients))
     build.add("weighted_sum", constants, arguments, ceil_div(size, CHUNK))
     return build.selection("weighted_sum")
-
-
-def _dropout(node: Node, specs: Specs) -> Selection | None:
-    """Serves row-major tensors of any rank, and NHWC images."""
-    op = cast(Dropout, node.op)
-    if dtypes(node, specs) != ("float32", "uint64", "float32", "uint8"):
-        return None
-    y, mask = (specs[name] for name in node.outputs)
-    build = Builder(specs)
-    x = build.input(node.inputs[0], y.layout)
-    channels_last = same_order(y.layout, NHWC)
-    if x is None or not same_order(y.layout, mask.layout):
-        return None
-    if not channels_last and y.layout.order is not None:
-        return None
-    channels, pixels = (y.shape[1], math.prod(y.shape[2:])) if channels_last else (1, 1)
-    counter, outputs = Tensor(node.inputs[1]), tuple(Tensor(name) for name in node.outputs)
-    facts = (y.size, op.threshold, op.stream, float(op.scale), channels, pixels)
-    constants = {"CHUNK": _DROPOUT_CHUNK, "NHWC": int(channels_last)}
-    items = ceil_div(y.size, _DROPOUT_CHUNK)
-    build.add("dropout", constants, (x, counter, *outputs, *facts), items)
-    return build.selection("dropout")
-
-
-def _dropout_grad(node: Node, specs: Specs) -> Selection | None:
-    op = cast(DropoutGrad, node.op)
-    if dtypes(node, specs) != ("float32", "uint8", "float32"):
-        return None
-    mask, dx = specs[node.inputs[1]], specs[node.outputs[0]]
-    build = Builder(specs)
-    dy = build.input(node.inputs[0], dx.layout)
-    if dy is None or not same_order(mask.layout, dx.layout):
-        return None
-    arguments = (dy, Tensor(node.inputs[1]), Tensor(node.outputs[0]), dx.size, float(op.scale))
-    build.add("dropout_grad", {"CHUNK": CHUNK}, arguments, ceil_div(dx.size, CHUNK))
-    return build.selection("dropout_grad")

@@ -30,6 +30,7 @@ FAMILIES = {
         "FusedConv2dWgrad",
         "PooledConv2dGrad",
     ),
+    "dropout": ("Dropout", "DropoutGrad", "ChannelDropout", "ChannelDropoutGrad"),
     "elementwise": (
         "Activation",
         "ActivationGrad",
@@ -39,8 +40,6 @@ FAMILIES = {
         "WeightedSum",
         "FusedSum",
         "Mul",
-        "Dropout",
-        "DropoutGrad",
     ),
     "linear": (
         "Linear",

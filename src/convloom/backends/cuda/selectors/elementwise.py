@@ -1,11 +1,9 @@
-"""Kernels for ops that treat every element alike: activations, sums, dropout, their gradients."""
+"""Kernels for ops that treat every element alike: activations, sums, and gradients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
 from convloom.backends.cuda.selectors.common import (
@@ -13,10 +11,7 @@ from convloom.backends.cuda.selectors.common import (
     Builder,
     Specs,
     ceil_div,
-    channels_last,
     dtypes,
-    image_order,
-    same_order,
 )
 from convloom.backends.selecting import activation_number
 from convloom.ir import Node, Selection
@@ -24,8 +19,6 @@ from convloom.ops import (
     Activation,
     ActivationGrad,
     Add,
-    Dropout,
-    DropoutGrad,
     FusedSum,
     Mul,
     ReLU,
@@ -113,44 +106,9 @@ class _Adder:
         self.each("weighted_sum", constants, (*inputs, *(ABSENT,) * absent), factors)
 
 
-def _dropout(node: Node, specs: Specs) -> Selection | None:
-    """Serves row-major tensors of any rank, and NHWC images."""
-    op = cast(Dropout, node.op)
-    if dtypes(node, specs) != ("float32", "uint64", "float32", "uint8"):
-        return None
-    y, mask = (specs[name] for name in node.outputs)
-    build = Builder(specs)
-    x = build.input(node.inputs[0], y.layout)
-    if x is None or not same_order(y.layout, mask.layout) or not image_order(y):
-        return None
-    last = channels_last(y)
-    channels, pixels = (y.shape[1], math.prod(y.shape[2:])) if last else (1, 1)
-    constants = {"C": channels, "PIXELS": pixels, "ROW": int(not last)}
-    tensors = (x, Tensor(node.inputs[1]), *(Tensor(name) for name in node.outputs))
-    facts = (y.size, op.threshold, op.stream, float(op.scale))
-    build.each("dropout/naive", constants, (*tensors, *facts), y.size)
-    return build.selection("naive", "dropout")
-
-
-def _dropout_grad(node: Node, specs: Specs) -> Selection | None:
-    op = cast(DropoutGrad, node.op)
-    if dtypes(node, specs) != ("float32", "uint8", "float32"):
-        return None
-    mask, dx = specs[node.inputs[1]], specs[node.outputs[0]]
-    build = Builder(specs)
-    dy = build.input(node.inputs[0], dx.layout)
-    if dy is None or not same_order(mask.layout, dx.layout):
-        return None
-    arguments = (dy, Tensor(node.inputs[1]), Tensor(node.outputs[0]), dx.size, float(op.scale))
-    build.each("dropout_grad/naive", {}, arguments, dx.size)
-    return build.selection("naive", "dropout_grad")
-
-
 _PLAIN = ("ReLU", "ReLUGrad", "Activation", "ActivationGrad", "Add", "WeightedSum", "Mul")
 
 LADDER = {
     **{(op, rung): _one_each(rung) for op in _PLAIN for rung in ("naive", "tiled")},
     ("FusedSum", "tiled"): _one_each("tiled"),
-    ("Dropout", "naive"): _dropout,
-    ("DropoutGrad", "naive"): _dropout_grad,
 }
