@@ -13,6 +13,7 @@ from convloom.ir import Step
 
 __all__ = [
     "Argument",
+    "Constant",
     "CudaLaunch",
     "Fed",
     "Phase",
@@ -20,7 +21,11 @@ __all__ = [
     "Tensor",
     "Workspace",
     "launch_of",
+    "members",
 ]
+
+#: A compile-time constant: an integer, or several under one name.
+Constant = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -29,16 +34,29 @@ class Specialisation:
 
     ``source`` is a path under kernels/cuda without its suffix (``conv2d_fprop/naive``). The file
     defines ``template <class P> __global__ void NAME(...)`` with NAME the path with ``/`` as ``_``
-    (``conv2d_fprop_naive``); ``constants`` become ``static constexpr long long`` members of P.
+    (``conv2d_fprop_naive``); ``constants`` become ``static constexpr long long`` members of P,
+    tuples arrays of them (which must not be empty).
     """
 
     source: str
-    constants: tuple[tuple[str, int], ...] = ()
+    constants: tuple[tuple[str, Constant], ...] = ()
 
     @property
     def name(self) -> str:
         """The name of the kernel template."""
         return self.source.replace("/", "_")
+
+
+def members(specialisation: Specialisation) -> str:
+    """The constants as C++ members of the struct that a kernel is specialised by."""
+    lines = []
+    for name, value in specialisation.constants:
+        if isinstance(value, tuple):
+            values = ", ".join(f"{one}LL" for one in value)
+            lines.append(f"    static constexpr long long {name}[] = {{{values}}};\n")
+        else:
+            lines.append(f"    static constexpr long long {name} = {value}LL;\n")
+    return "".join(lines)
 
 
 @dataclass(frozen=True)

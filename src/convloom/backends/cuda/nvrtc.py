@@ -23,7 +23,7 @@ from typing import Any
 
 from convloom.backends.cache import ObjectCache, cache_directory
 from convloom.backends.compiling import INCLUDE, announced, in_parallel, refusal
-from convloom.backends.cuda.launch import Specialisation
+from convloom.backends.cuda.launch import Specialisation, members
 from convloom.ir import ConvloomError
 
 SOURCES = Path(__file__).resolve().parents[2] / "kernels" / "cuda"
@@ -213,12 +213,8 @@ def translation_unit(specialisation: Specialisation) -> str:
     Raises:
         KernelError: a source file of the package is missing.
     """
-    members = "".join(
-        f"    static constexpr long long {name} = {value}LL;\n"
-        for name, value in specialisation.constants
-    )
     source = _inlined(f"{specialisation.source}.cu")
-    return f"{source}\nstruct {_struct(specialisation)} {{\n{members}}};\n"
+    return f"{source}\nstruct {_struct(specialisation)} {{\n{members(specialisation)}}};\n"
 
 
 def describe(specialisation: Specialisation) -> str:

@@ -27,7 +27,7 @@ from convloom.backends.cpu.toolchain import (
     cpu_features,
     find_compiler,
 )
-from convloom.backends.cuda.launch import Specialisation
+from convloom.backends.cuda.launch import Specialisation, members
 from convloom.backends.cudasim.elf import thread_local_variables
 from convloom.backends.cudasim.machine import (
     Call,
@@ -91,10 +91,7 @@ class _Unit:
         lines = ['#include "sim/cuda_host.h"', '#include "sim/entry.h"', f'#include "{source}.cu"']
         lines += ["namespace convloom {}", "using namespace convloom;"]
         for index, kernel in enumerate(self.kernels):
-            members = "".join(
-                f" static constexpr long long {n} = {v};" for n, v in kernel.constants
-            )
-            lines.append(f"namespace {{ struct P{index} {{{members} }}; }}")
+            lines.append(f"namespace {{ struct P{index} {{\n{members(kernel)}}}; }}")
             lines.append(f"CONVLOOM_SIM_ENTRY({index}, {kernel.name}<P{index}>)")
         return "\n".join(lines) + "\n"
 

@@ -13,14 +13,15 @@ from functools import cache
 from convloom.ir import Node, Selection, TensorSpec
 
 #: The ladder, lowest first: a thread an output; neighbouring ops in one kernel; tiles in shared
-#: memory and registers; sums by shuffles; asynchronous copies; gradients that are zero left out.
-RUNGS = ("naive", "fused", "tiled", "warp", "async", "sparse")
+#: memory and registers; sums by shuffles; asynchronous copies; gradients that are zero left out; whole networks.
+RUNGS = ("naive", "fused", "tiled", "warp", "async", "sparse", "onchip")
 
 Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
     "bias": ("AddBias", "UnsharedBiasGrad"),
+    "chain": ("ChainForward", "ChainEvaluate", "ChainGradient", "ChainUpdate"),
     "conv2d": (
         "Conv2d",
         "Conv2dDgrad",

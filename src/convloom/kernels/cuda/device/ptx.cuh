@@ -13,6 +13,13 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// The lane, read anew: what depends on it is not kept in registers across a long loop.
+__device__ __forceinline__ int fresh_lane() {
+    int lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
 // ldmatrix: 1, 2 or 4 matrices of 8x8 16-bit elements. Lane 8 i + j gives the address of row j of
 // matrix i, 16-byte aligned; lane l receives elements 2 (l % 4) and 2 (l % 4) + 1 of row l / 4
 // (_trans: of column l / 4).
@@ -63,6 +70,13 @@ __device__ __forceinline__ unsigned cvt_tf32(float x) {
     unsigned rounded;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
     return rounded;
+}
+
+// Two float32 rounded to bfloat16 (to nearest, ties to even), `low` in the lower half.
+__device__ __forceinline__ unsigned cvt_bf16x2(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
 }
 
 // cp.async: copies of 4 or 16 bytes, both addresses so aligned, done once cp_async_wait has let

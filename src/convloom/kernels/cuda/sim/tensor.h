@@ -31,6 +31,16 @@ CONVLOOM_SIM_MMA(mma_m16n8k8_tf32, kTensorFloat32)
 // Nearest, ties away from zero, as cvt.rna does.
 inline unsigned cvt_tf32(float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
 
+inline int fresh_lane() { return convloom_sim_lane(); }
+
+inline unsigned convloom_sim_bf16(float x) {
+    const unsigned bits = __float_as_uint(x);
+    return x != x ? 0x7fffu : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+inline unsigned cvt_bf16x2(float low, float high) {
+    return convloom_sim_bf16(low) | convloom_sim_bf16(high) << 16;
+}
+
 inline void cp_async_4(void* target, const void* source, CONVLOOM_SIM_SITE) {
     convloom_sim_copy(target, source, 4, 4, file, line);
 }

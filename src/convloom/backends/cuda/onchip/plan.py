@@ -1,0 +1,314 @@
+"""A chain's kernels: constants, shared memory and launches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from convloom.backends.cuda.launch import Constant
+from convloom.backends.cuda.onchip.memory import ImageMemory, Regions, image_memory
+from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Refusal, Stages
+from convloom.backends.cuda.onchip.tiling import (
+    MOST_LASTING,
+    Tile,
+    dgrad_tile,
+    forward_tile,
+    wgrad_tile,
+)
+from convloom.backends.selecting import ceil_div
+
+#: What a kernel goes on to: logits, the loss, gradients.
+LOGITS, LOSS, GRADIENTS = 0, 1, 2
+#: Bytes of shared memory that a block may have (Hopper and Blackwell data centre GPUs).
+SHARED_LIMIT = 227 * 1024
+#: Blocks of a launch, one a multiprocessor; more images go round again.
+MOST_BLOCKS = 132
+#: Of a fragment: bytes of a step of 16 products by 8 outputs.
+_FRAGMENT = 256
+#: Of the reducing kernel: elements of slabs and features that a block takes, its warps, chunks of
+#: images on the way, and most tiles of 16 outputs.
+_ELEMENTS, _FEATURES, _WARPS, _STAGES, _ROWS = 32, 32, 8, 4, 4
+
+
+@dataclass(frozen=True)
+class Config:
+    """What may be chosen freely: threads of a block, and images that it carries at a time."""
+
+    threads: int = 384
+    images: int = 1
+
+    @property
+    def warps(self) -> int:
+        return self.threads // 32
+
+
+@dataclass(frozen=True)
+class OnChip:
+    """The kernels of a chain. Raises Refusal, where it does not fit, from any of its properties."""
+
+    stages: Stages
+    mode: int
+    config: Config = field(default_factory=Config)
+
+    @cached_property
+    def memory(self) -> ImageMemory:
+        """The region of an image."""
+        return image_memory(self.stages, self.mode == GRADIENTS)
+
+    @cached_property
+    def forward_tiles(self) -> list[Tile]:
+        """Of each convolution."""
+        warps, images = self.config.warps, self.config.images
+        return [
+            forward_tile(conv, i == 0 and self.memory.gather, warps, images)
+            for i, conv in enumerate(self.stages.convs)
+        ]
+
+    @cached_property
+    def dgrad_tiles(self) -> list[Tile]:
+        """Of each convolution; the first one's is not used."""
+        return [
+            dgrad_tile(conv, self.config.warps, self.config.images) for conv in self.stages.convs
+        ]
+
+    @cached_property
+    def wgrad_tiles(self) -> list[Tile]:
+        """Of each convolution."""
+        if self.mode != GRADIENTS:
+            return [Tile(1, 1) for _ in self.stages.convs]
+        tiles = [
+            wgrad_tile(conv, i == 0 and self.memory.gather, self.config.warps, self.config.images)
+            for i, conv in enumerate(self.stages.convs)
+        ]
+        if sum(tile.registers for tile in tiles) > MOST_LASTING:
+            raise Refusal("the gradients of all filters do not fit in a block's registers")
+        return tiles
+
+    @cached_property
+    def fixed(self) -> Regions:
+        """Shared memory of the block: weights as far as they fit, and the layers' sums."""
+        regions = Regions()
+        for i, conv in enumerate(self.stages.convs):
+            regions.take(f"weights {i + 1}", self._fragments(i, conv))
+            if i > 0 and self.mode == GRADIENTS:
+                regions.take(f"weights {i + 1}, transposed", self._transposed(i, conv))
+        most = max(ceil_div(linear.outputs, 8) * 8 for linear in self.stages.linears)
+        regions.take("sums", self.config.warps * self.config.images * most * 4)
+        own = self.config.images * self.memory.regions.nbytes
+        by_size = sorted(enumerate(self.stages.linears), key=lambda one: one[1].width)
+        for j, linear in by_size:
+            nbytes = linear.outputs * linear.width * 2
+            if regions.nbytes + own + nbytes <= SHARED_LIMIT:
+                regions.take(f"matrix {j + 1}", nbytes)
+        return regions
+
+    @cached_property
+    def shared(self) -> int:
+        """Bytes of shared memory of a block. Raises Refusal if that is too much."""
+        image = self.memory.regions.nbytes
+        need = self.fixed.nbytes + self.config.images * image
+        need = max(need, 4 * max(self.slabs, default=0))
+        if need > SHARED_LIMIT:
+            raise Refusal(
+                f"an image takes {image / 1024:.0f} KB of shared memory and the weights "
+                f"{self.fixed.nbytes / 1024:.0f} KB; a block has {SHARED_LIMIT // 1024} KB"
+            )
+        return need
+
+    @cached_property
+    def slabs(self) -> list[int]:
+        """Floats that a block writes for each convolution's gradients (conv_wgrad.cuh)."""
+        if self.mode != GRADIENTS:
+            return [0 for _ in self.stages.convs]
+        sizes = []
+        for i, (conv, tile) in enumerate(zip(self.stages.convs, self.wgrad_tiles, strict=True)):
+            gather = i == 0 and self.memory.gather
+            (r, s), groups = conv.kernel, ceil_div(ceil_div(conv.filters, 16), tile.rows)
+            columns = (conv.channels * r * s + 8) // 8 if gather else ceil_div(conv.channels, 8)
+            rows, taps = (1, 1) if gather else (r, s)
+            units = groups * ceil_div(columns, tile.cols) * rows
+            size = units * tile.rows * taps * tile.cols * 128
+            sizes.append(size + (0 if gather else groups * tile.rows * 16))
+        return sizes
+
+    def blocks(self, n: int) -> int:
+        """Blocks of the first kernel for n images."""
+        return min(ceil_div(n, self.config.images), MOST_BLOCKS)
+
+    @property
+    def streamed(self) -> list[int]:
+        """The fully connected layers whose weights do not stay in shared memory."""
+        layers = range(len(self.stages.linears))
+        return [j for j in layers if f"matrix {j + 1}" not in self.fixed.sizes]
+
+    def packed(self, j: int) -> int:
+        """Bytes of the packed copies of a layer's weights (pack.cu)."""
+        linear = self.stages.linears[j]
+        return 2 * linear.width * (linear.outputs + linear.out)
+
+    @property
+    def kept(self) -> int:
+        """Elements kept of an image, for the gradients of fully connected weights."""
+        return sum(linear.width + linear.out for linear in self.stages.linears)
+
+    @property
+    def reduce_blocks(self) -> int:
+        """Blocks of the second kernel."""
+        if self.mode != GRADIENTS:
+            return 1
+        filters = sum(ceil_div(size, _ELEMENTS) for size in self.slabs)
+        matrices = sum(
+            ceil_div(linear.width, _FEATURES) * ceil_div(linear.out, 16 * _tiles(linear))
+            for linear in self.stages.linears
+        )
+        return filters + matrices + 1
+
+    @property
+    def reduce_shared(self) -> int:
+        """Bytes of shared memory of a block of the second kernel."""
+        if self.mode != GRADIENTS:
+            return 0
+        sizes = [_WARPS * 32 * 4]
+        for linear in self.stages.linears:
+            rows = _tiles(linear)
+            stage = 16 * (2 * _FEATURES + 16 + 32 * rows + 16)
+            sums = rows * 16 * (_FEATURES + 1) * 4
+            sizes.append(_WARPS * max(_STAGES * stage, sums))
+        return max(sizes)
+
+    def constants(self, row: bool) -> dict[str, Constant]:
+        """What both kernels are specialised by; ``row``: whether the input lies row-major."""
+        memory, linears = self.memory, self.stages.linears
+        starts = _starts(self.fixed.sizes)
+        before = np.cumsum([0, *(linear.width + linear.out for linear in linears)]).tolist()
+        packed, streamed = [], 0
+        for j in range(len(linears)):
+            packed.append(streamed)
+            streamed += self.packed(j) if j in self.streamed else 0
+        return {
+            "THREADS": self.config.threads,
+            "IMAGES": self.config.images,
+            "MODE": self.mode,
+            "CONVS": len(self.stages.convs),
+            "LINEARS": len(linears),
+            "GATHER": int(memory.gather),
+            "XROW": int(row),
+            "INPUT_BYTES": memory.input_bytes,
+            "IMAGE_AT": self.fixed.nbytes,
+            "IMAGE_BYTES": memory.regions.nbytes,
+            "SUMS_AT": starts["sums"],
+            "STAGED": memory.staged,
+            "SLAB": max(1, sum(self.slabs)),
+            **self._conv_constants(starts),
+            **_arrays("LINEAR", [_linear_constants(linear) for linear in linears]),
+            "LINEAR_X": memory.features,
+            "LINEAR_DY": memory.gradients,
+            "LINEAR_FRAGMENTS": tuple(
+                starts.get(f"matrix {j + 1}", -1) for j in range(len(linears))
+            ),
+            "LINEAR_PACKED": tuple(packed),
+            "LINEAR_BEFORE": tuple(before[:-1]),
+        }
+
+    def _conv_constants(self, starts: Mapping[str, int]) -> dict[str, Constant]:
+        memory, rows = self.memory, []
+        for i, conv in enumerate(self.stages.convs):
+            forward, dgrad = self.forward_tiles[i], self.dgrad_tiles[i]
+            wgrad = self.wgrad_tiles[i]
+            row = _shape_constants(conv)
+            for name, place in (("X", memory.x[i]), ("DY", memory.dy[i]), ("Z", memory.z[i])):
+                row |= {name: place.base, f"{name}PITCH": place.pitch, f"{name}PLANE": place.plane}
+            row |= {"CODE": memory.code[i]}
+            row |= {"MT": forward.rows, "NT": forward.cols, "DMT": dgrad.rows, "DNT": dgrad.cols}
+            row |= {"WMT": wgrad.rows, "WNT": wgrad.cols, "WSPLIT": wgrad.split}
+            row |= {
+                "FRAGMENTS": starts[f"weights {i + 1}"],
+                "TRANSPOSED": starts.get(f"weights {i + 1}, transposed", 0),
+            }
+            rows.append(row)
+        if not rows:
+            rows = [_no_conv(self.stages.linears[0])]
+        return _arrays("CONV", rows)
+
+    def _fragments(self, i: int, conv: ConvStage) -> int:
+        (r, s), tile = conv.kernel, self.forward_tiles[i]
+        if i == 0 and self.memory.gather:
+            steps = ceil_div(conv.channels * r * s, 16)
+        else:
+            steps = r * ceil_div(s * ceil_div(conv.channels, 8), 2)
+        return steps * _padded_tiles(conv.filters, tile.cols) * _FRAGMENT
+
+    def _transposed(self, i: int, conv: ConvStage) -> int:
+        (r, s), tile = conv.kernel, self.dgrad_tiles[i]
+        steps = r * ceil_div(s * ceil_div(conv.filters, 8), 2)
+        return steps * _padded_tiles(conv.channels, tile.cols) * _FRAGMENT
+
+
+def _padded_tiles(outputs: int, cols: int) -> int:
+    return ceil_div(ceil_div(outputs, 8), cols) * cols
+
+
+def _tiles(linear: LinearStage) -> int:
+    return min(linear.out // 16, _ROWS)
+
+
+def _starts(sizes: Mapping[str, int]) -> dict[str, int]:
+    ends = np.cumsum([0, *sizes.values()]).tolist()
+    return dict(zip(sizes, ends[:-1], strict=True))
+
+
+def _arrays(prefix: str, rows: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
+    """A constant for each key, with the values of all rows."""
+    return {f"{prefix}_{name}": tuple(row[name] for row in rows) for name in rows[0]}
+
+
+def _shape_constants(conv: ConvStage) -> dict[str, int]:
+    return {
+        "C": conv.channels,
+        "H": conv.size[0],
+        "W": conv.size[1],
+        "K": conv.filters,
+        "R": conv.kernel[0],
+        "S": conv.kernel[1],
+        "OH": conv.out[0],
+        "OW": conv.out[1],
+        "UH": conv.stride[0],
+        "UW": conv.stride[1],
+        "PADH": conv.padding[0],
+        "PADW": conv.padding[1],
+        "BIAS": int(conv.bias),
+        "RELU": int(conv.relu),
+        "POOL": int(conv.pool),
+        "ROW": int(conv.row),
+        "WEIGHT": conv.weight,
+    }
+
+
+def _no_conv(linear: LinearStage) -> dict[str, int]:
+    """What stands for the shape of images where no convolution reads them."""
+    names = ("X", "DY", "Z")
+    maps = {f"{name}{part}": 0 for name in names for part in ("", "PITCH", "PLANE")}
+    tiles = {name: 1 for name in ("MT", "NT", "DMT", "DNT", "WMT", "WNT", "WSPLIT")}
+    stage = ConvStage(linear.channels, (1, 1), 1, (1, 1), (1, 1), (1, 1), (0, 0), False, True, 0)
+    return _shape_constants(stage) | maps | tiles | {"CODE": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
+
+
+def _linear_constants(linear: LinearStage) -> dict[str, int]:
+    dropout = linear.dropout
+    scale = np.float32(dropout.scale if dropout else 1.0)
+    return {
+        "C": linear.channels,
+        "PIXELS": linear.pixels,
+        "O": linear.outputs,
+        "BIAS": int(linear.bias),
+        "RELU": int(linear.relu),
+        "ROW": int(linear.row),
+        "WEIGHT": linear.weight,
+        "DROPOUT": int(dropout is not None),
+        "STREAM": dropout.stream if dropout else 0,
+        "THRESHOLD": dropout.threshold if dropout else 0,
+        "SCALE": int(scale.view(np.uint32)),
+    }

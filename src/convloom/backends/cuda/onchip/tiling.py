@@ -1,0 +1,85 @@
+"""How the products of a stage are shared among the warps of a block. Fixed costs, no timing.
+
+A cost is a number of 128-byte reads of shared memory, which is what the kernels are bound by, were
+all warps as long at work as the busiest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from convloom.backends.cuda.onchip.stages import ConvStage, Refusal
+from convloom.backends.selecting import ceil_div
+
+#: Registers of a thread for sums that do not outlive an image, and for those that outlive it.
+_PASSING, _LASTING = 64, 64
+#: The most filters' gradients, in registers of a thread, that all convolutions together may hold.
+MOST_LASTING = 104
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Tiles that a warp takes at once: 16 rows, 8 columns each.
+
+    Attributes:
+        split: warps that share the products of a unit.
+        registers: of a thread, for sums.
+    """
+
+    rows: int
+    cols: int
+    split: int = 1
+    registers: int = 0
+
+
+def forward_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
+    """Pixels by filters."""
+    height, width = conv.handed_on
+    pixels = 4 * height * width if conv.pool else conv.out[0] * conv.out[1]
+    return _product_tile(pixels, conv.filters, 8 if gather else 4, warps, images)
+
+
+def dgrad_tile(conv: ConvStage, warps: int, images: int) -> Tile:
+    """Pixels of the input by channels."""
+    return _product_tile(conv.size[0] * conv.size[1], conv.channels, 4, warps, images)
+
+
+def _product_tile(pixels: int, outputs: int, reads: int, warps: int, images: int) -> Tile:
+    """The cheapest tile, if reading 16 rows takes ``reads``; the larger one of two as cheap."""
+    row_tiles, col_tiles = ceil_div(pixels, 16), ceil_div(outputs, 8)
+    best, least = Tile(1, 1), float("inf")
+    for rows, groups in product(range(1, 5), range(1, col_tiles + 1)):
+        cols = ceil_div(col_tiles, groups)
+        if rows * cols * 4 > _PASSING:
+            continue
+        units = ceil_div(row_tiles, rows) * groups * images
+        cost = ceil_div(units, warps) * warps * (rows * reads + cols * 2)
+        if cost <= least:
+            best, least = Tile(rows, cols), cost
+    return best
+
+
+def wgrad_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
+    """Filters by channels (or by products, if ``gather``). Raises Refusal where none fits."""
+    (r, s), pixels = conv.kernel, conv.out[0] * conv.out[1]
+    row_tiles = ceil_div(conv.filters, 16)
+    col_tiles = (conv.channels * r * s + 8) // 8 if gather else ceil_div(conv.channels, 8)
+    unit_rows, taps = (1, 1) if gather else (r, s)
+    steps = ceil_div(pixels, 16) * images
+    best, least = None, float("inf")
+    for row_groups, col_groups in product(range(1, row_tiles + 1), range(1, col_tiles + 1)):
+        rows, cols = ceil_div(row_tiles, row_groups), ceil_div(col_tiles, col_groups)
+        units = row_groups * col_groups * unit_rows
+        split = max(1, min(warps // units, steps))
+        each = ceil_div(units * split, warps)
+        registers = each * (rows * taps * cols + rows * (not gather)) * 4
+        if registers > _LASTING:
+            continue
+        reads = 4 * rows + (4 * cols if gather else taps * 2 * cols)
+        cost = each * warps * ceil_div(steps, split) * reads
+        if cost < least:
+            best, least = Tile(rows, cols, split, registers), cost
+    if best is None:
+        raise Refusal("the gradients of a convolution's filters do not fit in a block's registers")
+    return best

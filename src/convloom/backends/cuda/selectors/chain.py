@@ -1,0 +1,191 @@
+"""Kernels that carry a small network through its whole training step on chip."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from convloom.backends.cuda.launch import Argument, Tensor
+from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
+from convloom.backends.cuda.onchip.stages import Refusal, input_order, stages_of
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, ceil_div, same_order
+from convloom.ir import Node, Selection
+from convloom.ops import (
+    SGD,
+    Chain,
+    ChainEvaluate,
+    ChainGradient,
+    ChainUpdate,
+    SoftmaxCrossEntropy,
+    TopKCorrect,
+)
+from convloom.ops.chain import Operands
+from convloom.ops.precision import BF16
+
+#: Parameters that the kernels take.
+_PARAMETERS = 12
+_THREADS = 256
+
+
+def refusal(node: Node, specs: Specs) -> str:
+    """Why a chain does not qualify, in one phrase; empty if it does."""
+    try:
+        _build(node, specs)
+    except Refusal as reason:
+        return str(reason)
+    return ""
+
+
+def _on_chip(node: Node, specs: Specs) -> Selection | None:
+    try:
+        return _build(node, specs)
+    except Refusal:
+        return None
+
+
+def _build(node: Node, specs: Specs) -> Selection:
+    return _Launches(node, specs).selection()
+
+
+class _Launches:
+    """The launches of a chain. Raises Refusal on construction, where it does not qualify."""
+
+    def __init__(self, node: Node, specs: Specs) -> None:
+        self.node, self.chain = node, cast(Chain, node.op)
+        self.names: Operands[str] = self.chain.operands(node.inputs)
+        self.n = specs[self.names.x].shape[0]
+        self._check(specs)
+        row = input_order(specs[self.names.x])
+        stages = stages_of(self.chain, [specs[name] for name in node.inputs])
+        if not stages.convs and not row:
+            raise Refusal("its first stage is fully connected and reads channels-last images")
+        self.kernel = OnChip(stages, self._mode())
+        self.build = Builder(specs)
+        self.shared = self.kernel.shared
+        self.constants = self.kernel.constants(row)
+
+    def selection(self) -> Selection:
+        kernel, build = self.kernel, self.build
+        packed = build.workspace(sum(kernel.packed(j) for j in kernel.streamed))
+        gradients = self._mode() == GRADIENTS
+        blocks = kernel.blocks(self.n)
+        slab = build.workspace(4 * blocks * sum(kernel.slabs)) if gradients else ABSENT
+        kept = build.workspace(2 * self.n * kernel.kept) if gradients else ABSENT
+        losses = build.workspace(8 * self.n) if self.chain.has_loss else ABSENT
+        ranks = build.workspace(4 * self.n) if self.chain.has_loss else ABSENT
+        for j in kernel.streamed:
+            linear = kernel.stages.linears[j]
+            vectors = ceil_div(kernel.packed(j), 16)
+            weight = Tensor(self.names.parameters[linear.weight])
+            build.each(
+                "onchip/pack", self.constants | {"LAYER": j}, (weight, packed), vectors, _THREADS
+            )
+        arguments: tuple[Argument, ...] = (
+            Tensor(self.names.x),
+            _tensor(self.names.target),
+            _tensor(self.names.counter),
+            _tensor(self.names.dloss),
+            *self._padded([(Tensor(name),) for name in self.names.parameters], (ABSENT,)),
+            packed,
+            slab,
+            kept,
+            losses,
+            ranks,
+            Tensor(self.node.outputs[0]),
+            self._smoothing(),
+            self.n,
+        )
+        build.add(
+            "onchip/step", self.constants, arguments, blocks, kernel.config.threads, self.shared
+        )
+        if self.chain.has_loss:
+            self._reduce((slab, kept, losses, ranks), blocks)
+        return build.selection("onchip", "onchip")
+
+    def _reduce(self, workspaces: tuple[Argument, ...], slabs: int) -> None:
+        top = cast(TopKCorrect, self.chain.stages[-1])
+        constants = self.constants | {
+            "GRADIENTS": int(self._mode() == GRADIENTS),
+            "TOP": top.k,
+            "RULE": 0,
+            "CLIP": 0,
+            "NESTEROV": 0,
+        }
+        if isinstance(self.chain, ChainUpdate):
+            rule = self.chain.update
+            constants |= {"RULE": 1 if isinstance(rule, SGD) else 2}
+            constants |= {"NESTEROV": int(isinstance(rule, SGD) and rule.nesterov)}
+        arguments: tuple[Argument, ...] = (
+            *workspaces,
+            Tensor(self.node.outputs[1]),
+            Tensor(self.node.outputs[2]),
+            _tensor(self.names.hyper),
+            slabs,
+            self.n,
+            *self._padded(self._parameters(), (ABSENT, ABSENT, ABSENT, ABSENT, 0.0, 0.0)),
+        )
+        kernel = self.kernel
+        self.build.add(
+            "onchip/reduce", constants, arguments, kernel.reduce_blocks, 256, kernel.reduce_shared
+        )
+
+    def _parameters(self) -> list[tuple[Argument, ...]]:
+        """What the reducing kernel takes for each parameter."""
+        if not isinstance(self.chain, ChainGradient):
+            return []
+        count, outputs = self.chain.count, self.node.outputs
+        rows: list[tuple[Argument, ...]] = []
+        for i in range(count):
+            gradient = Tensor(outputs[3 + i])
+            if isinstance(self.chain, ChainUpdate):
+                rule = self.chain.update
+                states = [
+                    Tensor(outputs[3 + (2 + state) * count + i]) for state in range(rule.states)
+                ]
+                tensors = (Tensor(outputs[3 + count + i]), gradient, *states, ABSENT)[:4]
+                rows.append((*tensors, float(rule.rate[i]), float(rule.decay[i])))
+            else:
+                rows.append((ABSENT, gradient, ABSENT, ABSENT, 0.0, 0.0))
+        return rows
+
+    def _padded(
+        self, rows: list[tuple[Argument, ...]], absent: tuple[Argument, ...]
+    ) -> tuple[Argument, ...]:
+        rows = rows + (_PARAMETERS - len(rows)) * [absent]
+        return tuple(argument for row in rows for argument in row)
+
+    def _mode(self) -> int:
+        if isinstance(self.chain, ChainGradient):
+            return GRADIENTS
+        return LOSS if isinstance(self.chain, ChainEvaluate) else LOGITS
+
+    def _smoothing(self) -> float:
+        loss = self.chain.stages[-2] if self.chain.has_loss else None
+        return float(loss.label_smoothing) if isinstance(loss, SoftmaxCrossEntropy) else 0.0
+
+    def _check(self, specs: Specs) -> None:
+        chain = self.chain
+        if chain.precision != BF16:
+            raise Refusal(f"there are no on-chip kernels for precision {chain.precision}")
+        if self.n == 0:
+            raise Refusal("the batch is empty")
+        if chain.count > _PARAMETERS:
+            raise Refusal(f"it has {chain.count} parameters, the kernels take {_PARAMETERS}")
+        if isinstance(chain, ChainGradient) and chain.needs_dx:
+            raise Refusal("the gradient of its input is wanted")
+        if isinstance(chain, ChainGradient):
+            states = 1 + len(self.names.states) // max(1, chain.count)
+            made = self.node.outputs[3 : 3 + chain.count]
+            alike = zip((*made, *self.names.states), states * self.names.parameters, strict=True)
+            for name, parameter in alike:
+                if not same_order(specs[name].layout, specs[parameter].layout):
+                    raise Refusal("a gradient or state does not lie as its parameter does")
+
+
+def _tensor(name: str | None) -> Argument:
+    return ABSENT if name is None else Tensor(name)
+
+
+LADDER = {
+    (name, "onchip"): _on_chip
+    for name in ("ChainForward", "ChainEvaluate", "ChainGradient", "ChainUpdate")
+}

@@ -1,0 +1,186 @@
+// A convolution of the images that a block carries, with bias, rectifier and 2x2 maximum pool.
+//
+// An implicit matrix product: pixels by filters, products over taps and channels. A warp takes MT
+// tiles of 16 pixels by NT of 8 filters at a time. If a pool follows, a tile is four windows; rows
+// g and g + 8 of it are the upper and lower cell of one column, and lanes that differ in bit 2 hold
+// the two columns, so that a window's winner is found by four shuffles a pair of tiles.
+// Limit: reads of shared memory, MT + NT / 2 of 512 bytes for MT * NT products of tiles.
+#pragma once
+
+#include "device/activation.cuh"
+#include "device/pool.cuh"
+#include "onchip/multiply.cuh"
+#include "onchip/weights.cuh"
+
+template <class P, int I>
+struct ConvForward {
+    using Conv = ConvStage<P, I>;
+    static constexpr int MT = Conv::MT, NT = Conv::NT;
+    static constexpr int WINDOWS = Conv::YH * Conv::YW;
+    static constexpr int CELLS = Conv::POOL ? 4 * WINDOWS : Conv::OH * Conv::OW;
+    static constexpr int M_TILES = (CELLS + 15) / 16, M_GROUPS = (M_TILES + MT - 1) / MT;
+    static constexpr int UNITS = M_GROUPS * Conv::N_GROUPS;
+
+    // The distance in pixels of the input map from pixel (0, 0) to where row `row` of a tile begins
+    // its taps.
+    __device__ __forceinline__ static int begin(int tile, int row) {
+        int p, q;
+        if constexpr (Conv::POOL) {
+            int window = tile * 4 + row % 8 / 2;
+            window = window < WINDOWS ? window : 0;
+            p = window / Conv::YW * 2 + row / 8;
+            q = window % Conv::YW * 2 + row % 2;
+        } else {
+            int pixel = tile * 16 + row;
+            pixel = pixel < CELLS ? pixel : 0;
+            p = pixel / Conv::OW;
+            q = pixel % Conv::OW;
+        }
+        return (p * Conv::UH - Conv::PADH) * Conv::XPITCH + q * Conv::UW - Conv::PADW;
+    }
+
+    __device__ static void run(Bytes* shared, const f32* bias, int buffer) {
+        const int lane = fresh_lane(), warp = threadIdx.x / 32;
+        for (int u = warp; u < UNITS * int(P::IMAGES); u += int(P::THREADS) / 32) {
+            Bytes* map = region<P>(shared, u / UNITS);
+            const int first = u % UNITS / Conv::N_GROUPS * MT, n_tile = u % Conv::N_GROUPS * NT;
+            Tiles<MT, NT> acc;
+            start(acc, bias, n_tile, lane);
+            const Bytes* fragments = shared + Conv::FRAGMENTS + 256 * n_tile + 8 * lane;
+            if constexpr (Conv::GATHER) {
+                gather(acc, map + Conv::X + buffer * int(P::INPUT_BYTES), first, fragments, lane);
+            } else {
+                const Bytes* place[MT];
+#pragma unroll
+                for (int m = 0; m < MT; ++m)
+                    place[m] = map + Conv::X + 16 * begin(first + m, lane % 16);
+                multiply_taps<Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
+                              ConvWeights<P, I>::TILES>(acc, place, fragments);
+            }
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                if constexpr (Conv::POOL)
+                    store_pooled(acc[m], map, first + m, n_tile, lane);
+                else
+                    store(acc[m], map, first + m, n_tile, lane);
+            }
+        }
+    }
+
+    // Sums begin with the bias.
+    __device__ __forceinline__ static void start(Tiles<MT, NT>& acc, const f32* bias, int n_tile,
+                                                 int lane) {
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            f32 two[2] = {0.0f, 0.0f};
+            const int k = (n_tile + n) * 8 + lane % 4 * 2;
+            if constexpr (Conv::BIAS) {
+                if (k < Conv::K) two[0] = bias[k];
+                if (k + 1 < Conv::K) two[1] = bias[k + 1];
+            }
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) acc[m][n][i] = two[i % 2];
+        }
+    }
+
+    // Products over a map in planes of one channel: lanes pick theirs one by one.
+    __device__ __forceinline__ static void gather(Tiles<MT, NT>& acc, const Bytes* map, int first,
+                                                  const Bytes* fragments, int lane) {
+        using Weights = ConvWeights<P, I>;
+        const Bf16* pixel[MT][2];
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                pixel[m][half] = &at<Bf16>(map) + begin(first + m, lane / 4 + 8 * half);
+#pragma unroll
+        for (int step = 0; step < Weights::STEPS; ++step) {
+            int offset[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+                offset[i] = product(step * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8);
+            u32 b[NT][2];
+            load_fragments(b, fragments + 256 * Weights::TILES * step);
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                u32 a[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const Bf16* from = pixel[m][i % 2];
+                    const int two = i / 2 * 2;
+                    a[i] = from[offset[two]] | u32(from[offset[two + 1]]) << 16;
+                }
+#pragma unroll
+                for (int n = 0; n < NT; ++n) mma_m16n8k16_bf16(acc[m][n], a, b[n], acc[m][n]);
+            }
+        }
+    }
+    // How far product i lies from the first, in elements; those that are padding lie on it.
+    __device__ __forceinline__ static int product(int i) {
+        constexpr int RS = Conv::R * Conv::S;
+        if (i >= Conv::C * RS) return 0;
+        return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
+    }
+
+    __device__ __forceinline__ static f32 activated(f32 x) {
+        return Conv::RELU ? rectified(x) : x;
+    }
+
+    __device__ __forceinline__ static void store(const f32 (&acc)[NT][4], Bytes* map, int tile,
+                                                 int n_tile, int lane) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int pixel = tile * 16 + lane / 4 + 8 * half;
+            if (pixel >= CELLS) continue;
+            Bytes* place = map + Conv::Z + 4 * (lane % 4) +
+                           16 * (pixel / Conv::OW * Conv::ZPITCH + pixel % Conv::OW);
+#pragma unroll
+            for (int n = 0; n < NT; ++n)
+                if (n_tile + n < Conv::KP)
+                    at<u32>(place + (n_tile + n) * Conv::ZPLANE) = cvt_bf16x2(
+                        activated(acc[n][2 * half]), activated(acc[n][2 * half + 1]));
+        }
+    }
+
+    __device__ __forceinline__ static void store_pooled(const f32 (&acc)[NT][4], Bytes* map,
+                                                        int tile, int n_tile, int lane) {
+        const bool right = (lane >> 2 & 1) != 0;  // the lane holds the windows' right columns
+        const int window = tile * 4 + lane / 8;
+        const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            // The lanes with left columns end up with tile n, the others with tile n + 1.
+            const int other = n + 1 < NT ? n + 1 : n;
+            f32 own[4], got[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                own[i] = right ? acc[other][i] : acc[n][i];
+                got[i] = __shfl_xor_sync(0xffffffffu, right ? acc[n][i] : acc[other][i], 4);
+            }
+            const int plane = n_tile + (right ? n + 1 : n);
+            if ((right && n + 1 >= NT) || plane >= Conv::KP || window >= WINDOWS) continue;
+            f32 best[2];
+            u32 code[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const f32 cell[4] = {right ? got[e] : own[e], right ? own[e] : got[e],
+                                     right ? got[2 + e] : own[2 + e],
+                                     right ? own[2 + e] : got[2 + e]};
+                best[e] = activated(cell[0]);
+                code[e] = 0;
+#pragma unroll
+                for (u32 i = 1; i < 4; ++i) {
+                    const f32 value = activated(cell[i]);
+                    if (replaces(value, best[e])) best[e] = value, code[e] = i;
+                }
+            }
+            at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
+                cvt_bf16x2(best[0], best[1]);
+            if constexpr (P::MODE == 2)
+                at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
+                         2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);
+        }
+    }
+};

@@ -1,0 +1,236 @@
+// The gradients of a convolution's filters and bias, summed over all images of a block in registers.
+//
+// A matrix product of filters by taps and channels, over pixels: the output's gradient, transposed
+// as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
+// and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products in KCRS order, behind whose
+// last a column of ones gives the bias; else the units of the first row multiply ones as well.
+// WSPLIT warps share a unit's pixels, a step of 16 in turns. At the end those add up in shared
+// memory, one after another, and the block's sums leave in the order of fragments:
+// [unit][tile of 16][tap, tile of 8][lane][4], then the bias.
+// Limit: reads of shared memory.
+#pragma once
+
+#include "onchip/multiply.cuh"
+
+template <class P, int I>
+struct ConvWgrad {
+    using Conv = ConvStage<P, I>;
+    static constexpr int MT = Conv::WMT, NT = Conv::WNT, SPLIT = Conv::WSPLIT;
+    static constexpr int WARPS = int(P::THREADS) / 32;
+    static constexpr int DEPTH = Conv::C * Conv::R * Conv::S;
+    static constexpr int M_TILES = (Conv::K + 15) / 16, M_GROUPS = (M_TILES + MT - 1) / MT;
+    // Tiles of 8 columns: products and ones if GATHER, else channels of one tap.
+    static constexpr int N_TILES = Conv::GATHER ? (DEPTH + 8) / 8 : Conv::CP;
+    static constexpr int N_GROUPS = (N_TILES + NT - 1) / NT;
+    static constexpr int ROWS = Conv::GATHER ? 1 : Conv::R, TAPS = Conv::GATHER ? 1 : Conv::S;
+    static constexpr int UNITS = M_GROUPS * N_GROUPS * ROWS, JOBS = UNITS * SPLIT;
+    static constexpr int EACH = (JOBS + WARPS - 1) / WARPS;  // jobs of a warp
+    static constexpr int UNIT_SIZE = MT * TAPS * NT * 128;
+    static constexpr int BIAS_AT = UNITS * UNIT_SIZE;
+    static constexpr int SIZE = BIAS_AT + (Conv::GATHER ? 0 : M_GROUPS * MT * 16);
+    static constexpr int PIXELS = Conv::OH * Conv::OW, STEPS = (PIXELS + 15) / 16;
+
+    f32 sum[EACH][MT][TAPS * NT][4];
+    f32 bias[EACH][MT][4];
+
+    __device__ __forceinline__ void begin() {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            clear(sum[e]);
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) bias[e][m][i] = 0.0f;
+        }
+    }
+
+    // The unit's first tile of filters, filter row, and first tile of columns.
+    __device__ __forceinline__ static int m_tile(int unit) { return unit / (N_GROUPS * ROWS) * MT; }
+    __device__ __forceinline__ static int row(int unit) { return unit / N_GROUPS % ROWS; }
+    __device__ __forceinline__ static int n_tile(int unit) { return unit % N_GROUPS * NT; }
+    __device__ __forceinline__ static bool gives_bias(int unit) {
+        return !Conv::GATHER && Conv::BIAS && unit % (N_GROUPS * ROWS) == 0;
+    }
+
+    __device__ __forceinline__ void add(Bytes* shared, int buffer) {
+        const int warp = threadIdx.x / 32;
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int job = warp + e * WARPS;
+            if (job < JOBS) add_job(shared, buffer, job % UNITS, job / UNITS, sum[e], bias[e]);
+        }
+    }
+
+    __device__ __forceinline__ static void add_job(Bytes* shared, int buffer, int unit, int part,
+                                                   Tiles<MT, TAPS * NT>& sum, f32 (&bias)[MT][4]) {
+        const int lane = fresh_lane();
+        const bool biased = gives_bias(unit);
+        int column[Conv::GATHER ? NT : 1];
+        if constexpr (Conv::GATHER) {
+#pragma unroll
+            for (int n = 0; n < NT; ++n) column[n] = product((n_tile(unit) + n) * 8 + lane / 4);
+        }
+#pragma unroll 1
+        for (int s = part; s < STEPS * int(P::IMAGES); s += SPLIT) {
+            Bytes* map = region<P>(shared, s / STEPS);
+            const int step = s % STEPS;
+            u32 a[MT][4];
+            load_gradient(a, map, step, m_tile(unit), lane);
+            if constexpr (Conv::GATHER) {
+                const Bf16* x = &at<Bf16>(map + Conv::X + buffer * int(P::INPUT_BYTES));
+                int place[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    place[i] = input_place(step * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8);
+#pragma unroll
+                for (int n = 0; n < NT; ++n) {
+                    u32 b[2] = {0x3f803f80u, 0x3f803f80u};  // ones
+                    if (column[n] != ONES) {
+                        b[0] = x[place[0] + column[n]] | u32(x[place[1] + column[n]]) << 16;
+                        b[1] = x[place[2] + column[n]] | u32(x[place[3] + column[n]]) << 16;
+                    }
+                    __syncwarp();
+#pragma unroll
+                    for (int m = 0; m < MT; ++m)
+                        mma_m16n8k16_bf16(sum[m][n], a[m], b, sum[m][n]);
+                }
+            } else {
+                multiply_row(sum, a, map, step, row(unit), n_tile(unit), lane);
+                if (biased) {
+                    const u32 ones[2] = {0x3f803f80u, 0x3f803f80u};
+#pragma unroll
+                    for (int m = 0; m < MT; ++m) mma_m16n8k16_bf16(bias[m], a[m], ones, bias[m]);
+                }
+            }
+        }
+    }
+
+    // Filters by pixels of the output's gradient; pixels behind the last are zeros, which lie
+    // before the first.
+    __device__ __forceinline__ static void load_gradient(u32 (&a)[MT][4], const Bytes* map,
+                                                         int step, int m_tile, int lane) {
+        const int pixel = step * 16 + lane / 16 * 8 + lane % 8;
+        const int p = pixel / Conv::OW, q = pixel % Conv::OW;
+        const int at_pixel =
+            pixel < PIXELS ? 16 * (p * Conv::UH * Conv::DYPITCH + q * Conv::UW) : -16;
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            int plane = (m_tile + m) * 2 + lane / 8 % 2;
+            plane = plane < Conv::KP ? plane : Conv::KP - 1;  // what it gives is not used
+            ldmatrix_x4_trans(a[m], map + Conv::DY + plane * Conv::DYPLANE + at_pixel);
+        }
+    }
+
+    // Where the window of a pixel of the output begins, in pixels of the input.
+    __device__ __forceinline__ static int input_place(int pixel) {
+        pixel = pixel < PIXELS ? pixel : PIXELS - 1;
+        return (pixel / Conv::OW * Conv::UH - Conv::PADH) * Conv::XPITCH +
+               pixel % Conv::OW * Conv::UW - Conv::PADW;
+    }
+
+    __device__ __forceinline__ static void multiply_row(Tiles<MT, TAPS * NT>& sum,
+                                                        const u32 (&a)[MT][4], const Bytes* map,
+                                                        int step, int row, int n_tile, int lane) {
+        const int pixel = step * 16 + lane / 8 % 2 * 8 + lane % 8;
+        const Bytes* x = map + Conv::X + 16 * (input_place(pixel) + row * Conv::XPITCH);
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            int plane = n_tile + n + (n + 1 < NT ? lane / 16 : 0);
+            plane = plane < Conv::CP ? plane : Conv::CP - 1;  // what it gives is not used
+#pragma unroll
+            for (int s = 0; s < TAPS; ++s) {
+                u32 b[4];
+                const Bytes* from = x + plane * Conv::XPLANE + 16 * s;
+                if (n + 1 < NT) {
+                    ldmatrix_x4_trans(b, from);
+                } else {
+                    u32 two[2];
+                    ldmatrix_x2_trans(two, from);
+                    b[0] = two[0], b[1] = two[1];
+                }
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    if (n + half >= NT) continue;
+                    const u32 pair[2] = {b[2 * half], b[2 * half + 1]};
+#pragma unroll
+                    for (int m = 0; m < MT; ++m)
+                        mma_m16n8k16_bf16(sum[m][s * NT + n + half], a[m], pair,
+                                          sum[m][s * NT + n + half]);
+                }
+            }
+        }
+    }
+
+    // Column i of the products, in elements from where the window begins; ONES behind the last.
+    static constexpr int ONES = -1;
+    __device__ __forceinline__ static int product(int i) {
+        constexpr int RS = Conv::R * Conv::S;
+        if (i == DEPTH) return ONES;
+        if (i > DEPTH) return 0;
+        return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
+    }
+
+    // Add up the warps' sums and write the block's; `scratch` is shared memory for SIZE floats.
+    __device__ __forceinline__ void finish(f32* scratch, f32* slab) const {
+        const int lane = fresh_lane(), warp = threadIdx.x / 32;
+        for (int part = 0; part < SPLIT; ++part) {
+            __syncthreads();
+#pragma unroll
+            for (int e = 0; e < EACH; ++e) {
+                const int job = warp + e * WARPS, unit = job % UNITS;
+                if (job >= JOBS || job / UNITS != part) continue;
+#pragma unroll
+                for (int i = 0; i < MT * TAPS * NT; ++i) {
+                    const f32(&four)[4] = sum[e][i / (TAPS * NT)][i % (TAPS * NT)];
+                    float4* place = reinterpret_cast<float4*>(scratch + unit * UNIT_SIZE) +
+                                    i * 32 + lane;
+                    float4 total = make_float4(four[0], four[1], four[2], four[3]);
+                    if (part > 0) {
+                        const float4 old = *place;
+                        total.x += old.x, total.y += old.y, total.z += old.z, total.w += old.w;
+                    }
+                    *place = total;
+                }
+                if (!gives_bias(unit) || lane % 4 != 0) continue;
+#pragma unroll
+                for (int m = 0; m < MT; ++m)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        f32& total =
+                            scratch[BIAS_AT + (m_tile(unit) + m) * 16 + half * 8 + lane / 4];
+                        total = (part > 0 ? total : 0.0f) + bias[e][m][2 * half];
+                    }
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < SIZE; i += int(P::THREADS)) slab[i] = scratch[i];
+    }
+
+    // Which element of a parameter element `i` of the slab is: `bias` or weight; -1 if neither.
+    struct Place {
+        bool bias;
+        int index;
+    };
+    __device__ static Place place(int i) {
+        if (i >= BIAS_AT) {
+            const int k = i - BIAS_AT;
+            return {true, Conv::BIAS && k < Conv::K ? k : -1};
+        }
+        const int unit = i / UNIT_SIZE, in_unit = i % UNIT_SIZE, tile = in_unit / 128;
+        const int lane = in_unit / 4 % 32, part = in_unit % 4;
+        const int k = (m_tile(unit) + tile / (TAPS * NT)) * 16 + part / 2 * 8 + lane / 4;
+        const int n = tile % (TAPS * NT);
+        const int column = (n_tile(unit) + n % NT) * 8 + lane % 4 * 2 + part % 2;
+        int c = column, r = row(unit), s = n / NT;
+        if constexpr (Conv::GATHER) {
+            if (k >= Conv::K || column > DEPTH) return {false, -1};
+            if (column == DEPTH) return {true, Conv::BIAS ? k : -1};
+            c = column / (Conv::R * Conv::S);
+            r = column / Conv::S % Conv::R;
+            s = column % Conv::S;
+        }
+        if (k >= Conv::K || c >= Conv::C) return {false, -1};
+        return {false, Conv::ROW ? ((k * Conv::C + c) * Conv::R + r) * Conv::S + s
+                                 : ((k * Conv::R + r) * Conv::S + s) * Conv::C + c};
+    }
+};

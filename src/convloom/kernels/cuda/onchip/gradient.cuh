@@ -1,0 +1,69 @@
+// The gradient of what a convolution hands on becomes that of its products: it passes the rectifier
+// where that passed, and behind a pool it goes to each window's winner, zeros to the other cells.
+#pragma once
+
+#include "onchip/shape.cuh"
+
+template <class P, int I>
+struct ConvGradient {
+    using Conv = ConvStage<P, I>;
+    static constexpr int WINDOWS = Conv::YH * Conv::YW;
+
+    // Two neighbouring channels (`pair` of the plane's four) of pixel (y, x) of the map handed on.
+    __device__ __forceinline__ static void store(Bytes* map, int plane, int y, int x, int pair,
+                                                 u32 gradient) {
+        const Bytes* z = map + Conv::Z + plane * Conv::ZPLANE + 16 * (y * Conv::ZPITCH + x);
+        if constexpr (Conv::RELU) gradient = masked_pair(gradient, at<u32>(z + 4 * pair));
+        Bytes* place = map + Conv::DY + plane * Conv::DYPLANE + 4 * pair;
+        if constexpr (!Conv::POOL) {
+            at<u32>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) = gradient;
+        } else {
+            const u32 codes = at<Bf16>(map + Conv::CODE + 2 * pair +
+                                       8 * (plane * WINDOWS + y * Conv::YW + x));
+            const u32 first = codes & 3, second = codes >> 8;
+#pragma unroll
+            for (u32 cell = 0; cell < 4; ++cell) {
+                const int row = (2 * y + int(cell / 2)) * Conv::UH;
+                const int col = (2 * x + int(cell % 2)) * Conv::UW;
+                at<u32>(place + 16 * (row * Conv::DYPITCH + col)) =
+                    (first == cell ? gradient & 0xffffu : 0u) |
+                    (second == cell ? gradient & 0xffff0000u : 0u);
+            }
+        }
+    }
+
+    // Eight channels: one plane.
+    __device__ __forceinline__ static void store(Bytes* map, int plane, int y, int x,
+                                                 uint4 gradient) {
+        const u32 word[4] = {gradient.x, gradient.y, gradient.z, gradient.w};
+        u32 passed[4];
+        const uint4 z =
+            at<uint4>(map + Conv::Z + plane * Conv::ZPLANE + 16 * (y * Conv::ZPITCH + x));
+        const u32 value[4] = {z.x, z.y, z.z, z.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            passed[i] = Conv::RELU ? masked_pair(word[i], value[i]) : word[i];
+        Bytes* place = map + Conv::DY + plane * Conv::DYPLANE;
+        if constexpr (!Conv::POOL) {
+            at<uint4>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) =
+                make_uint4(passed[0], passed[1], passed[2], passed[3]);
+        } else {
+            const uint2 codes =
+                at<uint2>(map + Conv::CODE + 8 * (plane * WINDOWS + y * Conv::YW + x));
+#pragma unroll
+            for (u32 cell = 0; cell < 4; ++cell) {
+                u32 out[4];
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const u32 two = (i < 2 ? codes.x : codes.y) >> i % 2 * 16;
+                    out[i] = ((two & 3) == cell ? passed[i] & 0xffffu : 0u) |
+                             ((two >> 8 & 3) == cell ? passed[i] & 0xffff0000u : 0u);
+                }
+                const int row = (2 * y + int(cell / 2)) * Conv::UH;
+                const int col = (2 * x + int(cell % 2)) * Conv::UW;
+                at<uint4>(place + 16 * (row * Conv::DYPITCH + col)) =
+                    make_uint4(out[0], out[1], out[2], out[3]);
+            }
+        }
+    }
+};

@@ -1,0 +1,49 @@
+// An image on its way from device memory to its map: asked for early, in registers, and put there
+// when the map is free.
+//
+// P holds the number of threads; XROW: 1 if images lie CHW, 0 for HWC; FLAT: 1 if the first stage
+// is fully connected. Images behind the last one are copies of it, and count for nothing.
+#pragma once
+
+#include "onchip/shape.cuh"
+
+template <class P>
+struct Incoming {
+    static constexpr int C = int(P::CONV_C[0]), H = int(P::CONV_H[0]), W = int(P::CONV_W[0]);
+    static constexpr int SIZE = C * H * W, THREADS = int(P::THREADS), IMAGES = int(P::IMAGES);
+    static constexpr int EACH = (SIZE * IMAGES + THREADS - 1) / THREADS;
+    f32 pixel[EACH];
+
+    // Ask for the images from `first` on.
+    __device__ __forceinline__ void ask(const f32* x, i64 first, i64 n) {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int i = threadIdx.x + e * THREADS;
+            if (i < SIZE * IMAGES)
+                pixel[e] = x[least(first + i / SIZE, n - 1) * SIZE + i % SIZE];
+        }
+    }
+
+    // Put them into their maps; `buffer` is 0 and 1 in turns.
+    __device__ __forceinline__ void put(Bytes* shared, int buffer) const {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int i = threadIdx.x + e * THREADS;
+            if (i < SIZE * IMAGES)
+                at<Bf16>(region<P>(shared, i / SIZE) + buffer * int(P::INPUT_BYTES) +
+                         offset(i % SIZE)) = bf16_of(pixel[e]);
+        }
+    }
+
+    // Where element i of an image goes, in bytes.
+    __device__ __forceinline__ static int offset(int i) {
+        using Conv = ConvStage<P, 0>;
+        const int channel = P::XROW != 0 ? i / (H * W) : i % C;
+        const int pixel = P::XROW != 0 ? i % (H * W) : i / C;
+        if constexpr (P::CONVS == 0) return LinearStage<P, 0>::X + 2 * i;
+        if constexpr (Conv::GATHER)
+            return Conv::X + 2 * (channel * Conv::XPLANE + pixel / W * Conv::XPITCH + pixel % W);
+        return Conv::X + channel / 8 * Conv::XPLANE + 2 * (channel % 8) +
+               16 * (pixel / W * Conv::XPITCH + pixel % W);
+    }
+};

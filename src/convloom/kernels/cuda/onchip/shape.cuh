@@ -1,0 +1,87 @@
+// What the building blocks of a chain know at compile time: shapes of its stages, and where each
+// map lies in shared memory.
+//
+// Each image that a block carries has a region of IMAGE_BYTES at IMAGE_AT; maps lie in it. A map
+// is kept in planes of eight channels: 16 bytes a pixel, pixels row by row with `pitch` pixels from
+// row to row. So ldmatrix reads neighbouring pixels without bank conflicts, and a filter's tap is a
+// fixed distance in bytes. Around a map lie zeros, as many as padding and gradients need.
+// P holds arrays CONV_* of the convolutions and LINEAR_* of the fully connected layers.
+#pragma once
+
+#include "device/index.cuh"
+#include "onchip/number.cuh"
+
+template <class P, int I>
+struct ConvStage {
+    // Input C x H x W, K filters of R x S, output OH x OW, pooled to YH x YW.
+    static constexpr int C = int(P::CONV_C[I]), H = int(P::CONV_H[I]), W = int(P::CONV_W[I]);
+    static constexpr int K = int(P::CONV_K[I]), R = int(P::CONV_R[I]), S = int(P::CONV_S[I]);
+    static constexpr int OH = int(P::CONV_OH[I]), OW = int(P::CONV_OW[I]);
+    static constexpr int UH = int(P::CONV_UH[I]), UW = int(P::CONV_UW[I]);  // stride
+    static constexpr int PADH = int(P::CONV_PADH[I]), PADW = int(P::CONV_PADW[I]);
+    static constexpr bool BIAS = P::CONV_BIAS[I] != 0, RELU = P::CONV_RELU[I] != 0;
+    static constexpr bool POOL = P::CONV_POOL[I] != 0;  // 2x2 maximum, stride 2
+    static constexpr bool ROW = P::CONV_ROW[I] != 0;    // filters lie KCRS, else KRSC
+    static constexpr int YH = POOL ? OH / 2 : OH, YW = POOL ? OW / 2 : OW;
+    static constexpr int WEIGHT = int(P::CONV_WEIGHT[I]);  // which parameter; the bias is next
+    static constexpr bool GATHER = I == 0 && P::GATHER != 0;
+    static constexpr int CP = (C + 7) / 8, KP = (K + 7) / 8;
+
+    // The input map: where its pixel (0, 0) lies, in bytes; pixels of a row; bytes of a plane. If
+    // GATHER it is kept in planes of one channel, and the latter two count elements.
+    static constexpr int X = int(P::CONV_X[I]), XPITCH = int(P::CONV_XPITCH[I]);
+    static constexpr int XPLANE = int(P::CONV_XPLANE[I]);
+    // The gradient of the output before pooling; pixel (p, q) lies at (p * UH, q * UW).
+    static constexpr int DY = int(P::CONV_DY[I]), DYPITCH = int(P::CONV_DYPITCH[I]);
+    static constexpr int DYPLANE = int(P::CONV_DYPLANE[I]);
+    // What is handed on, and the winner of each of its windows: a byte, 2 * row + column.
+    static constexpr int Z = int(P::CONV_Z[I]), ZPITCH = int(P::CONV_ZPITCH[I]);
+    static constexpr int ZPLANE = int(P::CONV_ZPLANE[I]), CODE = int(P::CONV_CODE[I]);
+    // Weights as fragments, from the block's shared memory: for the output, for the gradient.
+    static constexpr int FRAGMENTS = int(P::CONV_FRAGMENTS[I]);
+    static constexpr int TRANSPOSED = int(P::CONV_TRANSPOSED[I]);
+
+    // Tiles that a warp takes at once: 16 pixels by 8 filters (channels, for the gradient).
+    static constexpr int MT = int(P::CONV_MT[I]), NT = int(P::CONV_NT[I]);
+    static constexpr int DMT = int(P::CONV_DMT[I]), DNT = int(P::CONV_DNT[I]);
+    static constexpr int N_GROUPS = (KP + NT - 1) / NT, DN_GROUPS = (CP + DNT - 1) / DNT;
+    // Of the filters' gradient: tiles of 16 filters and of 8 channels (or taps), and how many warps
+    // share the pixels.
+    static constexpr int WMT = int(P::CONV_WMT[I]), WNT = int(P::CONV_WNT[I]);
+    static constexpr int WSPLIT = int(P::CONV_WSPLIT[I]);
+};
+
+template <class P, int J>
+struct LinearStage {
+    // Features of C channels and PIXELS pixels; O outputs.
+    static constexpr int C = int(P::LINEAR_C[J]), PIXELS = int(P::LINEAR_PIXELS[J]);
+    static constexpr int O = int(P::LINEAR_O[J]), I = C * PIXELS;
+    static constexpr bool BIAS = P::LINEAR_BIAS[J] != 0, RELU = P::LINEAR_RELU[J] != 0;
+    static constexpr bool ROW = P::LINEAR_ROW[J] != 0;  // features lie CHW in the weight, else HWC
+    static constexpr bool DROPOUT = P::LINEAR_DROPOUT[J] != 0;
+    static constexpr int WEIGHT = int(P::LINEAR_WEIGHT[J]);
+    // Features as they lie: planes of eight channels, all pixels of a plane together. WIDTH is
+    // their number with padding, OUT that of outputs, both multiples of 16.
+    static constexpr int WIDTH = ((C + 7) / 8 * PIXELS * 8 + 15) / 16 * 16, OUT = (O + 15) / 16 * 16;
+    static constexpr int X = int(P::LINEAR_X[J]), DY = int(P::LINEAR_DY[J]);
+    // Weights in shared memory, or -1: then they are read from a packed copy.
+    static constexpr int FRAGMENTS = int(P::LINEAR_FRAGMENTS[J]);
+    static constexpr bool RESIDENT = FRAGMENTS >= 0;
+    static constexpr i64 PACKED = P::LINEAR_PACKED[J];  // where that copy begins, in bytes
+    static constexpr i64 BEFORE = P::LINEAR_BEFORE[J];  // elements kept of an image before these
+    static constexpr bool LAST = J + 1 == P::LINEARS;
+
+    // Where a feature (as it lies) is in a row of the weight, or -1: padding.
+    __device__ __forceinline__ static int column(int feature) {
+        const int channel = feature / (8 * PIXELS) * 8 + feature % 8;
+        const int pixel = feature / 8 % PIXELS;
+        if (channel >= C) return -1;
+        return ROW ? channel * PIXELS + pixel : pixel * C + channel;
+    }
+};
+
+// The region of an image.
+template <class P>
+__device__ __forceinline__ Bytes* region(Bytes* shared, int image) {
+    return shared + int(P::IMAGE_AT) + image * int(P::IMAGE_BYTES);
+}

@@ -1,0 +1,175 @@
+// A whole small network on chip: a block carries IMAGES images at a time through forward pass, loss
+// and backward pass in its shared memory, and writes what the parameters' gradients are made of:
+// sums of its filters' gradients (conv_wgrad.cuh), and for each image the features and output
+// gradients of the fully connected layers. onchip/reduce.cu does the rest.
+//
+// MODE is 0: logits; 1: loss and ranks too; 2: gradients too. A parameter's number is its place
+// among p0 to p11. Operands of products are bfloat16, sums and everything else float32.
+// Against the rungs below: between the first pixel and the gradients nothing of an image passes
+// through device memory. Limit: reads of shared memory, and barriers between the stages.
+#include "onchip/conv_dgrad.cuh"
+#include "onchip/conv_forward.cuh"
+#include "onchip/conv_wgrad.cuh"
+#include "onchip/image.cuh"
+#include "onchip/linear.cuh"
+#include "onchip/loss.cuh"
+
+// What a block works with.
+template <class P>
+struct Work {
+    const f32* parameter[12];
+    const Bytes* packed;
+    const u64* counter;
+    Bf16* kept;
+    i64 n;
+    Bytes* shared;
+
+    template <class Stage>
+    __device__ __forceinline__ const f32* weight() const {
+        return parameter[Stage::WEIGHT];
+    }
+    template <class Stage>
+    __device__ __forceinline__ const f32* bias() const {
+        return Stage::BIAS ? parameter[Stage::WEIGHT + 1] : nullptr;
+    }
+    // Where the features of a layer are kept, for all images; its gradients are behind.
+    template <class Linear>
+    __device__ __forceinline__ Bf16* features() const {
+        return P::MODE == 2 ? kept + n * Linear::BEFORE : nullptr;
+    }
+};
+
+// The convolutions from the I-th on.
+template <class P, int I>
+struct Convs {
+    static constexpr bool THERE = I < P::CONVS;
+    ConvWgrad<P, THERE ? I : 0> gradient;
+    Convs<P, THERE ? I + 1 : -1> rest;
+    using Conv = ConvStage<P, THERE ? I : 0>;
+
+    __device__ __forceinline__ void begin() {
+        if constexpr (THERE && P::MODE == 2) {
+            gradient.begin();
+            rest.begin();
+        }
+    }
+    __device__ __forceinline__ static void load(const Work<P>& work) {
+        if constexpr (THERE) {
+            ConvWeights<P, I>::load(work.shared, work.template weight<Conv>(), P::MODE == 2);
+            Convs<P, I + 1>::load(work);
+        }
+    }
+    __device__ __forceinline__ static void forward(const Work<P>& work, int buffer) {
+        if constexpr (THERE) {
+            ConvForward<P, I>::run(work.shared, work.template bias<Conv>(), buffer);
+            __syncthreads();
+            Convs<P, I + 1>::forward(work, buffer);
+        }
+    }
+    __device__ __forceinline__ void backward(const Work<P>& work, int buffer) {
+        if constexpr (THERE) {
+            rest.backward(work, buffer);
+            gradient.add(work.shared, buffer);
+            if constexpr (I > 0) {
+                __syncthreads();  // the input's gradient may lie where the input was
+                ConvDgrad<P, I>::run(work.shared);
+                __syncthreads();
+            }
+        }
+    }
+    __device__ __forceinline__ void finish(const Work<P>& work, f32* slab) const {
+        if constexpr (THERE) {
+            gradient.finish(&at<f32>(work.shared), slab);
+            rest.finish(work, slab + ConvWgrad<P, I>::SIZE);
+        }
+    }
+};
+template <class P>
+struct Convs<P, -1> {};
+
+// The fully connected layers from the J-th on.
+template <class P, int J>
+struct Linears {
+    static constexpr bool THERE = J < P::LINEARS;
+    using Linear = LinearStage<P, THERE ? J : 0>;
+    using Layer = LinearLayer<P, THERE ? J : 0>;
+
+    __device__ __forceinline__ static void load(const Work<P>& work) {
+        if constexpr (THERE) {
+            load_linear_weights<P, J>(work.shared, work.template weight<Linear>());
+            Linears<P, J + 1>::load(work);
+        }
+    }
+    __device__ __forceinline__ static void forward(const Work<P>& work, i64 first) {
+        if constexpr (THERE) {
+            Layer::forward(work.shared, work.packed, work.template features<Linear>(), first,
+                           work.n);
+            __syncthreads();
+            if constexpr (!Linear::LAST) {
+                Layer::hand_on(work.shared, work.template bias<Linear>(), work.counter, first);
+                __syncthreads();
+                Linears<P, J + 1>::forward(work, first);
+            }
+        }
+    }
+    __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
+        if constexpr (THERE) {
+            Linears<P, J + 1>::backward(work, first);
+            Layer::keep(work.shared, work.template features<Linear>() + work.n * Linear::WIDTH,
+                        first, work.n);
+            if constexpr (J > 0 || P::CONVS > 0) {
+                Layer::backward(work.shared, work.packed, work.counter, first);
+                __syncthreads();
+            }
+        }
+    }
+};
+
+template <class P>
+__global__ void __launch_bounds__(P::THREADS, 1)
+    onchip_step(const f32* x, const i64* target, const u64* counter, const f32* dloss,
+                const f32* p0, const f32* p1, const f32* p2, const f32* p3, const f32* p4,
+                const f32* p5, const f32* p6, const f32* p7, const f32* p8, const f32* p9,
+                const f32* p10, const f32* p11, const u8* packed, f32* slab, u8* kept, f64* losses,
+                i32* ranks, f32* logits, f32 smoothing, i64 n) {
+#if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
+    extern __shared__ __align__(128) unsigned char smem_raw[];
+    const Work<P> work{{p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11},
+                       packed, counter, reinterpret_cast<Bf16*>(kept), n, smem_raw};
+    const typename Loss<P>::Batch batch{target, dloss, smoothing, logits, losses, ranks, n};
+    constexpr int IMAGES = int(P::IMAGES);
+    using Last = LinearStage<P, int(P::LINEARS) - 1>;
+    Incoming<P> incoming;
+    i64 first = i64(blockIdx.x) * IMAGES;
+    const i64 stride = i64(gridDim.x) * IMAGES;
+    incoming.ask(x, first, n);
+    for (int i = threadIdx.x; i < IMAGES * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
+        at<uint4>(smem_raw + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
+    Convs<P, 0>::load(work);
+    Linears<P, 0>::load(work);
+    Convs<P, 0> convs;
+    convs.begin();
+    __syncthreads();
+    int buffer = 0;
+    incoming.put(smem_raw, buffer);
+    for (; first < n; first += stride) {
+        __syncthreads();
+        const bool more = first + stride < n;
+        if (more) incoming.ask(x, first + stride, n);
+        Convs<P, 0>::forward(work, buffer);
+        Linears<P, 0>::forward(work, first);
+        Loss<P>::run(smem_raw, work.template bias<Last>(), batch, first);
+        if constexpr (P::MODE == 2) {
+            __syncthreads();
+            Linears<P, 0>::backward(work, first);
+            LinearLayer<P, 0>::scatter(smem_raw);
+            __syncthreads();
+            convs.backward(work, buffer);
+        }
+        if constexpr (P::CONVS == 0) __syncthreads();  // its input has but one buffer
+        if (more) incoming.put(smem_raw, buffer ^= 1);
+    }
+    if constexpr (P::MODE == 2 && P::CONVS > 0)
+        convs.finish(work, slab + i64(blockIdx.x) * P::SLAB);
+#endif
+}
