@@ -45,13 +45,16 @@ class Config:
         return self.threads // 32
 
 
+DEFAULT = Config()
+
+
 @dataclass(frozen=True)
 class OnChip:
     """The kernels of a chain. Raises Refusal, where it does not fit, from any of its properties."""
 
     stages: Stages
     mode: int
-    config: Config = field(default_factory=Config)
+    config: Config = field(default_factory=lambda: DEFAULT)
 
     @cached_property
     def memory(self) -> ImageMemory:
