@@ -33,6 +33,9 @@ from convloom.ops import (
     BiasGrad,
     ChannelDropout,
     ChannelDropoutGrad,
+    ChainForward,
+    ChainGradient,
+    ChainUpdate,
     Concat,
     Conv2d,
     Conv2dDgrad,
@@ -197,6 +200,23 @@ def problems() -> Iterator[Problem]:
     for centred in (False, True):
         limit = FilterLimit(centred, 0.1, 1.0)
         yield VelocitySGD((limit,)), (np.zeros(3), *[p] * 3), None
+    yield from chains()
+
+
+def chains() -> Iterator[Problem]:
+    """Small networks on chip: one whose weights stay there, one whose matrix does not fit."""
+    pool, labels = MaxPool2d((2, 2), (2, 2)), np.zeros(8, np.int64)
+    body = (Conv2d(), ReLU(), Conv2d(), ReLU(), pool, Flatten(), Linear())
+    stages = (*body, SoftmaxCrossEntropy(), TopKCorrect())
+    given = (f(8, 1, 28, 28), f(16, 1, 3, 3), f(16), f(32, 16, 3, 3), f(32), f(10, 4608), f(10))
+    rule = SGD(6 * (1.0,), 6 * (1.0,))
+    chain = ChainUpdate(stages, 3 * (True,), "bf16", update=rule)
+    yield chain, (*given, labels, f(), hyper_vector({}), *given[1:]), None
+    yield ChainForward(body, 3 * (True,), "bf16"), given, None
+    body = (Conv2d(padding=(2, 2)), ReLU(), pool, Flatten(), Linear(), ReLU(), Linear())
+    given = (f(8, 3, 32, 32), f(24, 3, 5, 5), f(24), f(120, 6144), f(120), f(10, 120), f(10))
+    stages = (*body, SoftmaxCrossEntropy(), TopKCorrect())
+    yield ChainGradient(stages, 3 * (True,), "bf16"), (*given, labels, f()), None
 
 
 @cache
@@ -210,7 +230,7 @@ def specialisations() -> frozenset[Specialisation]:
             selection = backend.select(graph.nodes[0], graph.specs, rung)
             if selection is not None:
                 served = True
-                found |= {phase.kernel for phase in selection.launch.phases}
+                found |= set(selection.launch.kernels)
         assert served, f"nothing runs {op}"
     for crops in (None, Crops(4), Crops(4, reflect=True)):
         found |= set(kernels((3, 32, 32), 9, crops))

@@ -14,7 +14,7 @@ from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import Gpu, open_gpu
 from convloom.backends.cuda.input import CudaInput
 from convloom.backends.cuda.queues import AT_ONCE, Sharing, begin, own_gpu
-from convloom.backends.cuda.selectors import RUNGS, select_kernel
+from convloom.backends.cuda.selectors import RUNGS, refusal, select_kernel
 from convloom.backends.cuda.storage import CudaStorage
 from convloom.ir import Node, Plan, Selection, TensorSpec
 
@@ -48,6 +48,10 @@ class CudaBackend:
             ValueError: ``kernels`` is neither ``auto`` nor a rung.
         """
         return select_kernel(node, specs, kernels)
+
+    def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
+        """Why no kernel serves ``node``, in a clause; empty where there is nothing to tell."""
+        return refusal(node, specs)
 
     def storage(self, plan: Plan) -> CudaStorage:
         """New persistent memory for this plan, zeroed.

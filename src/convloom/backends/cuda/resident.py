@@ -348,6 +348,7 @@ class _Tables:
         self.capacity = steps
         self._gpu = gpu
         width = dict(gather.constants)["RATES"]
+        assert isinstance(width, int)
         sizes = (8 * steps * batch_size, 8 * steps * width, 4 * steps, 4 * steps * _RANKS)
         self._memory = [gpu.allocate(size) for size in sizes]
         self.order, self.rates, self.losses, self.corrects = (m.address for m in self._memory)

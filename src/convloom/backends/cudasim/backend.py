@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from convloom.backends.base import Executable, LayoutPolicy, Storage
 from convloom.backends.cuda.input import CudaInput
 from convloom.backends.cuda.launch import CudaLaunch
-from convloom.backends.cuda.selectors import RUNGS, select_kernel
+from convloom.backends.cuda.selectors import RUNGS, refusal, select_kernel
 from convloom.backends.cudasim.build import Workshop, shared_workshop
 from convloom.backends.cudasim.executable import CudaSimExecutable
 from convloom.backends.cudasim.gpu import SimulatedGpu, SimulatedSteps
@@ -47,6 +47,10 @@ class CudaSimBackend:
     def select(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
         """What the CUDA backend would run."""
         return select_kernel(node, specs, kernels)
+
+    def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
+        """Why no kernel serves ``node``, in a clause; empty where there is nothing to tell."""
+        return refusal(node, specs)
 
     def prepare(self, plans: Iterable[Plan]) -> None:
         """Compile the kernels of many plans in one batch, which is faster than plan by plan.

@@ -10,7 +10,7 @@ import numpy as np
 
 from convloom.backends.cuda.launch import Constant
 from convloom.backends.cuda.onchip.memory import ImageMemory, Regions, image_memory
-from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Refusal, Stages
+from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Stages, UnfitError
 from convloom.backends.cuda.onchip.tiling import (
     MOST_LASTING,
     Tile,
@@ -19,6 +19,7 @@ from convloom.backends.cuda.onchip.tiling import (
     wgrad_tile,
 )
 from convloom.backends.selecting import ceil_div
+from convloom.ir import Region, Segment
 
 #: What a kernel goes on to: logits, the loss, gradients.
 LOGITS, LOSS, GRADIENTS = 0, 1, 2
@@ -50,7 +51,7 @@ DEFAULT = Config()
 
 @dataclass(frozen=True)
 class OnChip:
-    """The kernels of a chain. Raises Refusal, where it does not fit, from any of its properties."""
+    """The kernels of a chain. Any property raises UnfitError where it does not fit."""
 
     stages: Stages
     mode: int
@@ -87,7 +88,7 @@ class OnChip:
             for i, conv in enumerate(self.stages.convs)
         ]
         if sum(tile.registers for tile in tiles) > MOST_LASTING:
-            raise Refusal("the gradients of all filters do not fit in a block's registers")
+            raise UnfitError("the gradients of all filters do not fit in a block's registers")
         return tiles
 
     @cached_property
@@ -110,12 +111,12 @@ class OnChip:
 
     @cached_property
     def shared(self) -> int:
-        """Bytes of shared memory of a block. Raises Refusal if that is too much."""
+        """Bytes of shared memory of a block. Raises UnfitError if that is too much."""
         image = self.memory.regions.nbytes
         need = self.fixed.nbytes + self.config.images * image
         need = max(need, 4 * max(self.slabs, default=0))
         if need > SHARED_LIMIT:
-            raise Refusal(
+            raise UnfitError(
                 f"an image takes {image / 1024:.0f} KB of shared memory and the weights "
                 f"{self.fixed.nbytes / 1024:.0f} KB; a block has {SHARED_LIMIT // 1024} KB"
             )
@@ -181,6 +182,18 @@ class OnChip:
             sums = rows * 16 * (_FEATURES + 1) * 4
             sizes.append(_WARPS * max(_STAGES * stage, sums))
         return max(sizes)
+
+    def segment(self, titles: tuple[str, ...], n: int) -> Segment:
+        """What a plan shows."""
+        return Segment(
+            titles,
+            self.config.images,
+            self.blocks(n),
+            self.config.threads,
+            tuple(Region(name, size) for name, size in self.memory.regions.sizes.items()),
+            tuple(Region(name, size) for name, size in self.fixed.sizes.items()),
+            SHARED_LIMIT,
+        )
 
     def constants(self, row: bool) -> dict[str, Constant]:
         """What both kernels are specialised by; ``row``: whether the input lies row-major."""
@@ -294,7 +307,7 @@ def _no_conv(linear: LinearStage) -> dict[str, int]:
     """What stands for the shape of images where no convolution reads them."""
     names = ("X", "DY", "Z")
     maps = {f"{name}{part}": 0 for name in names for part in ("", "PITCH", "PLANE")}
-    tiles = {name: 1 for name in ("MT", "NT", "DMT", "DNT", "WMT", "WNT", "WSPLIT")}
+    tiles = dict.fromkeys(("MT", "NT", "DMT", "DNT", "WMT", "WNT", "WSPLIT"), 1)
     stage = ConvStage(linear.channels, (1, 1), 1, (1, 1), (1, 1), (1, 1), (0, 0), False, True, 0)
     return _shape_constants(stage) | maps | tiles | {"CODE": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
 

@@ -25,7 +25,7 @@ from convloom.ops.loss import PROBABILITY
 _POOL = MaxPool2d((2, 2), (2, 2))
 
 
-class Refusal(Exception):
+class UnfitError(Exception):
     """Why a chain does not qualify: one phrase."""
 
 
@@ -96,15 +96,15 @@ class Stages:
 
 
 def stages_of(chain: Chain, inputs: Sequence[TensorSpec]) -> Stages:
-    """The stages of a chain whose inputs have these specs. Raises Refusal."""
+    """The stages of a chain whose inputs have these specs. Raises UnfitError."""
     operands = chain.operands(inputs)
     if any(spec.dtype != "float32" for spec in (operands.x, *operands.parameters)):
-        raise Refusal("its tensors are not all float32")
+        raise UnfitError("its tensors are not all float32")
     if chain.has_loss:
         loss = chain.stages[-2]
         assert isinstance(loss, SoftmaxCrossEntropy)
         if loss.target == PROBABILITY:
-            raise Refusal("its targets are distributions, not class indices")
+            raise UnfitError("its targets are distributions, not class indices")
     reader = _Reader()
     specs = chain.specs_of_stages(inputs)
     for i, op in enumerate(chain.body):
@@ -135,21 +135,21 @@ class _Reader:
             self._relu()
         elif op == _POOL and self.convs and not self.flat and not self.convs[-1].pool:
             if min(after.shape[2:]) < 1:
-                raise Refusal("a pool has no window")
+                raise UnfitError("a pool has no window")
             self.convs = (*self.convs[:-1], replace(self.convs[-1], pool=True))
         elif isinstance(op, Flatten):
             self.flat = True
         elif isinstance(op, Dropout):
             self._dropout(op)
         else:
-            raise Refusal(f"stage {op} has no on-chip kernel where it stands")
+            raise UnfitError(f"stage {op} has no on-chip kernel where it stands")
 
     def done(self) -> Stages:
         if not self.linears:
-            raise Refusal("it does not end with a fully connected layer")
+            raise UnfitError("it does not end with a fully connected layer")
         last = self.linears[-1]
         if last.relu or last.dropout is not None:
-            raise Refusal("its logits are not those of a fully connected layer alone")
+            raise UnfitError("its logits are not those of a fully connected layer alone")
         return Stages(self.convs, self.linears)
 
     def _conv(
@@ -161,18 +161,18 @@ class _Reader:
         weight: int,
     ) -> None:
         if self.linears or self.flat:
-            raise Refusal("a convolution stands behind the flattened features")
+            raise UnfitError("a convolution stands behind the flattened features")
         w = parameters[0]
         kernel = (w.shape[2], w.shape[3])
         if op.groups != 1 or op.dilation != (1, 1):
-            raise Refusal("a convolution has groups or dilation")
+            raise UnfitError("a convolution has groups or dilation")
         if max(op.stride) > 2 or max(kernel) > 7:
-            raise Refusal("a convolution has a stride above 2 or a filter above 7x7")
+            raise UnfitError("a convolution has a stride above 2 or a filter above 7x7")
         if any(pad > size - 1 for pad, size in zip(op.padding, kernel, strict=True)):
-            raise Refusal("a convolution is padded by more than its filter less one")
+            raise UnfitError("a convolution is padded by more than its filter less one")
         row = w.layout.order is None
         if not row and not same_order(w.layout, KRSC):
-            raise Refusal("a convolution's filters lie in an order that is not known")
+            raise UnfitError("a convolution's filters lie in an order that is not known")
         self.convs += (
             ConvStage(
                 channels=before.shape[1],
@@ -195,7 +195,7 @@ class _Reader:
             channels, pixels = width, 1
         elif self.convs:
             if not self.flat:
-                raise Refusal("a fully connected layer reads images")
+                raise UnfitError("a fully connected layer reads images")
             height, columns = self.convs[-1].handed_on
             channels, pixels = self.convs[-1].filters, height * columns
         else:
@@ -203,31 +203,31 @@ class _Reader:
         row = w.layout.order is None
         flattened = w.layout.order == (0, 2, 3, 1) and w.layout.view is not None
         if not row and (not flattened or not self.convs or self.linears):
-            raise Refusal("a fully connected weight lies in an order that is not known")
+            raise UnfitError("a fully connected weight lies in an order that is not known")
         bias = len(parameters) > 1
         self.linears += (LinearStage(channels, pixels, outputs, bias, row, weight),)
 
     def _relu(self) -> None:
         if self.linears:
             if self.linears[-1].dropout is not None:
-                raise Refusal("a rectifier stands behind dropout")
+                raise UnfitError("a rectifier stands behind dropout")
             self.linears = (*self.linears[:-1], replace(self.linears[-1], relu=True))
         elif self.convs:
             # Rectifier and maximum pool may change places, and nothing else stands between.
             self.convs = (*self.convs[:-1], replace(self.convs[-1], relu=True))
         else:
-            raise Refusal("a rectifier stands first")
+            raise UnfitError("a rectifier stands first")
 
     def _dropout(self, op: Dropout) -> None:
         if not self.linears or self.linears[-1].dropout is not None:
-            raise Refusal("dropout stands elsewhere than behind a fully connected layer")
+            raise UnfitError("dropout stands elsewhere than behind a fully connected layer")
         self.linears = (*self.linears[:-1], replace(self.linears[-1], dropout=op))
 
 
 def input_order(spec: TensorSpec) -> bool:
-    """Whether the input lies row-major; else channels last. Raises Refusal for any other order."""
+    """Whether the input lies row-major, else channels last. Raises UnfitError."""
     if spec.layout.order is None:
         return True
     if len(spec.shape) == 4 and same_order(spec.layout, NHWC):
         return False
-    raise Refusal("its input lies in an order that is not known")
+    raise UnfitError("its input lies in an order that is not known")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from convloom.backends.cuda.onchip.stages import ConvStage, Refusal
+from convloom.backends.cuda.onchip.stages import ConvStage, UnfitError
 from convloom.backends.selecting import ceil_div
 
 #: Registers of a thread for sums that do not outlive an image, and for those that outlive it.
@@ -61,7 +61,7 @@ def _product_tile(pixels: int, outputs: int, reads: int, warps: int, images: int
 
 
 def wgrad_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
-    """Filters by channels (or by products, if ``gather``). Raises Refusal where none fits."""
+    """Filters by channels (or by products, if ``gather``). Raises UnfitError where none fits."""
     (r, s), pixels = conv.kernel, conv.out[0] * conv.out[1]
     row_tiles = ceil_div(conv.filters, 16)
     col_tiles = (conv.channels * r * s + 8) // 8 if gather else ceil_div(conv.channels, 8)
@@ -81,5 +81,7 @@ def wgrad_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
         if cost < least:
             best, least = Tile(rows, cols, split, registers), cost
     if best is None:
-        raise Refusal("the gradients of a convolution's filters do not fit in a block's registers")
+        raise UnfitError(
+            "a convolution's filter gradients do not fit in a block's registers"
+        )
     return best

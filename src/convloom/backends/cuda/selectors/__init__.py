@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from convloom.ir import Node, Selection, TensorSpec
+from convloom.ops import Chain
 
 #: The ladder, lowest first: a thread an output; neighbouring ops in one kernel; tiles in shared
-#: memory and registers; sums by shuffles; asynchronous copies; gradients that are zero left out; whole networks.
+#: memory and registers; sums by shuffles; asynchronous copies; gradients that are zero left out;
+#: a whole network in one kernel.
 RUNGS = ("naive", "fused", "tiled", "warp", "async", "sparse", "onchip")
 
 Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
@@ -85,6 +87,13 @@ def select_kernel(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> 
         if selection is not None:
             return selection
     return None
+
+
+def refusal(node: Node, specs: Mapping[str, TensorSpec]) -> str:
+    """Why a chain of layers does not run on chip, in a clause; empty for any other op."""
+    if not isinstance(node.op, Chain):
+        return ""
+    return str(importlib.import_module(f"{__name__}.chain").refusal(node, specs))
 
 
 @cache

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
 from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
-from convloom.backends.cuda.onchip.stages import Refusal, input_order, stages_of
+from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, ceil_div, same_order
 from convloom.ir import Node, Selection
 from convloom.ops import (
@@ -30,7 +31,7 @@ def refusal(node: Node, specs: Specs) -> str:
     """Why a chain does not qualify, in one phrase; empty if it does."""
     try:
         _build(node, specs)
-    except Refusal as reason:
+    except UnfitError as reason:
         return str(reason)
     return ""
 
@@ -38,7 +39,7 @@ def refusal(node: Node, specs: Specs) -> str:
 def _on_chip(node: Node, specs: Specs) -> Selection | None:
     try:
         return _build(node, specs)
-    except Refusal:
+    except UnfitError:
         return None
 
 
@@ -47,7 +48,7 @@ def _build(node: Node, specs: Specs) -> Selection:
 
 
 class _Launches:
-    """The launches of a chain. Raises Refusal on construction, where it does not qualify."""
+    """The launches of a chain. Raises UnfitError on construction, where it does not qualify."""
 
     def __init__(self, node: Node, specs: Specs) -> None:
         self.node, self.chain = node, cast(Chain, node.op)
@@ -57,7 +58,7 @@ class _Launches:
         row = input_order(specs[self.names.x])
         stages = stages_of(self.chain, [specs[name] for name in node.inputs])
         if not stages.convs and not row:
-            raise Refusal("its first stage is fully connected and reads channels-last images")
+            raise UnfitError("its first stage is fully connected and reads channels-last images")
         self.kernel = OnChip(stages, self._mode())
         self.build = Builder(specs)
         self.shared = self.kernel.shared
@@ -65,7 +66,8 @@ class _Launches:
 
     def selection(self) -> Selection:
         kernel, build = self.kernel, self.build
-        packed = build.workspace(sum(kernel.packed(j) for j in kernel.streamed))
+        copies = sum(kernel.packed(j) for j in kernel.streamed)
+        packed = build.workspace(copies) if copies else ABSENT
         gradients = self._mode() == GRADIENTS
         blocks = kernel.blocks(self.n)
         slab = build.workspace(4 * blocks * sum(kernel.slabs)) if gradients else ABSENT
@@ -99,7 +101,9 @@ class _Launches:
         )
         if self.chain.has_loss:
             self._reduce((slab, kept, losses, ranks), blocks)
-        return build.selection("onchip", "onchip")
+        inputs = [build.specs[name] for name in self.node.inputs]
+        segment = kernel.segment(self.chain.titles(inputs), self.n)
+        return replace(build.selection("onchip", "onchip"), segment=segment)
 
     def _reduce(self, workspaces: tuple[Argument, ...], slabs: int) -> None:
         top = cast(TopKCorrect, self.chain.stages[-1])
@@ -141,8 +145,10 @@ class _Launches:
                 states = [
                     Tensor(outputs[3 + (2 + state) * count + i]) for state in range(rule.states)
                 ]
-                tensors = (Tensor(outputs[3 + count + i]), gradient, *states, ABSENT)[:4]
-                rows.append((*tensors, float(rule.rate[i]), float(rule.decay[i])))
+                first, second = states[0], states[1] if rule.states > 1 else ABSENT
+                value = Tensor(outputs[3 + count + i])
+                rates = float(rule.rate[i]), float(rule.decay[i])
+                rows.append((value, gradient, first, second, *rates))
             else:
                 rows.append((ABSENT, gradient, ABSENT, ABSENT, 0.0, 0.0))
         return rows
@@ -165,20 +171,20 @@ class _Launches:
     def _check(self, specs: Specs) -> None:
         chain = self.chain
         if chain.precision != BF16:
-            raise Refusal(f"there are no on-chip kernels for precision {chain.precision}")
+            raise UnfitError(f"there are no on-chip kernels for precision {chain.precision}")
         if self.n == 0:
-            raise Refusal("the batch is empty")
+            raise UnfitError("the batch is empty")
         if chain.count > _PARAMETERS:
-            raise Refusal(f"it has {chain.count} parameters, the kernels take {_PARAMETERS}")
+            raise UnfitError(f"it has {chain.count} parameters, the kernels take {_PARAMETERS}")
         if isinstance(chain, ChainGradient) and chain.needs_dx:
-            raise Refusal("the gradient of its input is wanted")
+            raise UnfitError("the gradient of its input is wanted")
         if isinstance(chain, ChainGradient):
             states = 1 + len(self.names.states) // max(1, chain.count)
             made = self.node.outputs[3 : 3 + chain.count]
             alike = zip((*made, *self.names.states), states * self.names.parameters, strict=True)
             for name, parameter in alike:
                 if not same_order(specs[name].layout, specs[parameter].layout):
-                    raise Refusal("a gradient or state does not lie as its parameter does")
+                    raise UnfitError("a gradient or state does not lie as its parameter does")
 
 
 def _tensor(name: str | None) -> Argument:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from convloom.backends.cuda.launch import (
     Argument,
+    Constant,
     CudaLaunch,
     Phase,
     Specialisation,
@@ -105,7 +106,7 @@ class Builder(WorkspaceBuilder):
     def add(
         self,
         source: str,
-        constants: Mapping[str, int],
+        constants: Mapping[str, Constant],
         arguments: tuple[Argument, ...],
         blocks: int,
         threads: int = THREADS,
@@ -120,7 +121,7 @@ class Builder(WorkspaceBuilder):
     def each(
         self,
         source: str,
-        constants: Mapping[str, int],
+        constants: Mapping[str, Constant],
         arguments: tuple[Argument, ...],
         items: int,
         threads: int = THREADS,

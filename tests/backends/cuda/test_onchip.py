@@ -1,0 +1,229 @@
+"""Whole networks on chip against their chain's reference, and what does not qualify."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from convloom.backends.base import Backend, get_backend
+from convloom.ir import NHWC, Layout, TensorSpec
+from convloom.ops import (
+    SGD,
+    AdamW,
+    AvgPool2d,
+    Chain,
+    ChainEvaluate,
+    ChainForward,
+    ChainGradient,
+    ChainUpdate,
+    Conv2d,
+    Dropout,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    Op,
+    ReLU,
+    SoftmaxCrossEntropy,
+    TopKCorrect,
+)
+from convloom.ops.control import counter_vector, hyper_vector
+from tests.backends.harness import Layouts, one_node, outcome
+
+HEAD = (SoftmaxCrossEntropy(), TopKCorrect(2))
+HYPER = {
+    **{"lr": 0.5, "momentum": 0.9, "beta1": 0.9, "beta2": 0.9},
+    **{"eps": 0.1, "bias1": 0.5, "bias2": 0.5},
+}
+POOL = MaxPool2d((2, 2), (2, 2))
+SMOOTH = (SoftmaxCrossEntropy(0.1), TopKCorrect(2))
+
+
+@dataclass(frozen=True)
+class Network:
+    """The stages up to the logits, an image's shape, and the weights' shapes."""
+
+    body: tuple[Op, ...]
+    image: tuple[int, ...]
+    weights: tuple[tuple[int, ...], ...]
+    bias: tuple[bool, ...]
+
+    def chain(self, kind: type[Chain], head: tuple[Op, ...] = HEAD, **fields: object) -> Chain:
+        """The chain, in bf16 unless ``fields`` say otherwise."""
+        stages = self.body if kind is ChainForward else (*self.body, *head)
+        return kind(stages, self.bias, **({"precision": "bf16"} | fields))  # type: ignore[arg-type]
+
+
+#: Two convolutions and a pool; channels, rows and columns that fill no tile.
+LENET = Network(
+    (Conv2d(), ReLU(), Conv2d(), ReLU(), POOL, Flatten(), Linear()),
+    (1, 10, 11),
+    ((5, 1, 3, 3), (12, 5, 3, 3), (4, 108)),
+    (True, True, True),
+)
+#: Every kind of stage: padding, a pool of an odd map before the rectifier, dropout.
+WIDE = Network(
+    (
+        *(Conv2d((1, 1), (2, 2)), POOL, ReLU()),
+        *(Conv2d(), ReLU(), POOL),
+        *(Flatten(), Linear(), ReLU(), Dropout(0.5, 7), Linear()),
+    ),
+    (3, 13, 12),
+    ((24, 3, 5, 5), (40, 24, 3, 3), (70, 160), (10, 70)),
+    (True, False, True, True),
+)
+#: Strides, filters that are not square, convolutions one behind the other.
+STRIDED = Network(
+    (
+        *(Conv2d((2, 2), (1, 1)), ReLU(), Conv2d((2, 1), (1, 0)), ReLU()),
+        *(Conv2d((1, 1), (1, 1)), POOL, ReLU(), Flatten(), Linear(), ReLU(), Linear()),
+    ),
+    (3, 17, 19),
+    ((9, 3, 3, 3), (17, 9, 3, 2), (11, 17, 3, 3), (20, 88), (3, 20)),
+    (True, True, True, False, True),
+)
+#: No rectifier, no pool, as many input channels as need planes.
+PLAIN = Network(
+    (Conv2d(), Conv2d((1, 1), (0, 0)), Flatten(), Linear()),
+    (6, 5, 5),
+    ((7, 6, 2, 2), (9, 7, 1, 1), (11, 144)),
+    (False, True, False),
+)
+PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
+NETWORKS = [LENET, WIDE, STRIDED, PLAIN, PERCEPTRON]
+
+
+@pytest.fixture(params=["cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    if shutil.which("g++"):
+        monkeypatch.setenv("CONVLOOM_SIM", os.environ.get("CONVLOOM_SIM") or "asan")
+    return get_backend(request.param)
+
+
+def operands(network: Network, chain: Chain, n: int, seed: int = 0) -> list[np.ndarray]:
+    """Inputs of a chain: multiples of small powers of two, so that sums of products are exact."""
+    rng = np.random.default_rng(seed)
+    values = [rng.integers(-4, 5, (n, *network.image)).astype(np.float32) / 4]
+    for shape, bias in zip(network.weights, network.bias, strict=True):
+        spread = 2.0 ** -round(np.log2(8 * np.sqrt(np.prod(shape[1:]))))
+        values.append(rng.integers(-8, 9, shape).astype(np.float32) * np.float32(spread))
+        if bias:
+            values.append(rng.integers(-8, 9, shape[:1]).astype(np.float32) / 64)
+    parameters = values[1:]
+    if chain.has_loss:
+        values.append(rng.integers(0, network.weights[-1][0], n))
+    if chain.draws:
+        values.append(counter_vector(1, 2))
+    if chain.has_gradients:
+        values.append(np.asarray(0.5, np.float32))
+    if chain.state_count:
+        values.append(hyper_vector(HYPER))
+        values += [np.full_like(p, 0.25) for p in parameters * (chain.state_count // chain.count)]
+    return values
+
+
+def compare(
+    chain: Chain,
+    values: Sequence[np.ndarray],
+    backend: Backend,
+    tolerance: float = 0.02,
+    layouts: Layouts = None,
+) -> tuple[np.ndarray, ...]:
+    """Kernel against reference: counts and logits exactly, the rest within bfloat16's rounding.
+
+    ``tolerance`` is relative to each output's largest magnitude.
+    """
+    got = outcome(chain, *values, backend=backend, require="onchip", layouts=layouts).outputs
+    for i, (y, wanted) in enumerate(zip(got, chain.reference(*values), strict=True)):
+        scale = float(np.abs(wanted).max(initial=1e-30))
+        allowed = 1e-5 if i < 2 else 0.0 if i == 2 else tolerance
+        assert float(np.abs(y - wanted).max(initial=0.0)) <= allowed * scale, f"output {i}"
+    return got
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients(backend: Backend, network: Network) -> None:
+    chain = network.chain(ChainGradient)
+    compare(chain, operands(network, chain, 3), backend)
+
+
+def test_many_images_a_block_and_the_same_bits_again(backend: Backend) -> None:
+    """More images than blocks, so that sums outlive an image."""
+    network = Network((Conv2d(), ReLU(), Flatten(), Linear()), (1, 4, 4), ((3, 1, 3, 3), (2, 12)),
+                      (True, True))  # fmt: skip
+    chain = network.chain(ChainGradient)
+    values = operands(network, chain, 300)
+    once, again = (compare(chain, values, backend) for _ in range(2))
+    for first, second in zip(once, again, strict=True):
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("kind", [ChainForward, ChainEvaluate])
+def test_logits_and_loss(backend: Backend, kind: type[Chain]) -> None:
+    network = replace(WIDE, body=tuple(op for op in WIDE.body if not isinstance(op, Dropout)))
+    chain = network.chain(kind, head=SMOOTH)
+    compare(chain, operands(network, chain, 2), backend)
+
+
+RULES = {
+    "sgd": SGD((1.0, 0.5) * 3, (1.0, 0.0) * 3, nesterov=True),
+    "adamw": AdamW((1.0, 0.5) * 3, (1.0, 0.0) * 3),
+}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_updates(backend: Backend, rule: SGD | AdamW) -> None:
+    chain = LENET.chain(ChainUpdate, head=SMOOTH, update=rule)
+    compare(chain, operands(LENET, chain, 3), backend)
+
+
+def test_orders_in_memory(backend: Backend) -> None:
+    """Filters row-major, and a matrix in the order of channels-last features."""
+    chain = LENET.chain(ChainGradient)
+    values = operands(LENET, chain, 2)
+    row, flat = Layout("row"), Layout("flat", (0, 2, 3, 1), (4, 12, 3, 3))
+    shown = [row, NHWC, None, row, None, flat, None, None, None]
+    made = [None, None, None, NHWC, None, row, None, flat, None]
+    compare(chain, values, backend, layouts=[*shown, *made])
+
+
+def refused(network: Network, chain: Chain) -> str:
+    values = operands(network, chain, 2)
+    backend = get_backend("cuda-sim")
+    graph = one_node(chain, values)
+    assert backend.select(graph.nodes[0], graph.specs, "auto") is None
+    told: str = backend.refusal(graph.nodes[0], graph.specs, "auto")  # type: ignore[attr-defined]
+    return told
+
+
+def test_refusals() -> None:
+    """Each says which stage or size it is about."""
+    pool = Network((Conv2d(), AvgPool2d((2, 2), (2, 2)), Flatten(), Linear()), (1, 6, 6),
+                   ((3, 1, 3, 3), (2, 12)), (False, False))  # fmt: skip
+    assert "AvgPool2d" in refused(pool, pool.chain(ChainGradient))
+    large = Network((Conv2d((1, 1), (1, 1)), ReLU(), Conv2d((1, 1), (1, 1)), Flatten(), Linear()),
+                    (1, 64, 64), ((32, 1, 3, 3), (8, 32, 3, 3), (2, 8 * 4096)),
+                    (False, False, False))  # fmt: skip
+    assert "KB of shared memory" in refused(large, large.chain(ChainGradient))
+    grouped = Network((Conv2d(groups=2), Flatten(), Linear()), (2, 4, 4), ((4, 1, 3, 3), (2, 16)),
+                      (False, False))  # fmt: skip
+    assert "groups" in refused(grouped, grouped.chain(ChainGradient))
+    assert "input" in refused(LENET, LENET.chain(ChainGradient, needs_dx=True))
+
+
+def test_shared_memory_is_shown() -> None:
+    chain = LENET.chain(ChainGradient)
+    values = operands(LENET, chain, 2)
+    graph = one_node(chain, values)
+    selection = get_backend("cuda-sim").select(graph.nodes[0], graph.specs, "auto")
+    assert selection is not None
+    assert selection.segment is not None
+    specs = [TensorSpec(value.shape, str(value.dtype)) for value in values]
+    assert (selection.segment.stages, selection.segment.blocks) == (chain.titles(specs), 2)
+    step = selection.launch.phases[-2]
+    assert selection.segment.nbytes <= step.shared <= selection.segment.limit
+    assert {"input", "features"} <= {region.name for region in selection.segment.regions}
