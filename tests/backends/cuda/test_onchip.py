@@ -224,6 +224,6 @@ def test_shared_memory_is_shown() -> None:
     assert selection.segment is not None
     specs = [TensorSpec(value.shape, str(value.dtype)) for value in values]
     assert (selection.segment.stages, selection.segment.blocks) == (chain.titles(specs), 2)
-    step = selection.launch.phases[-2]
+    step = selection.launch.phases[1]
     assert selection.segment.nbytes <= step.shared <= selection.segment.limit
     assert {"input", "features"} <= {region.name for region in selection.segment.regions}

@@ -100,13 +100,14 @@ class OnChip:
             if i > 0 and self.mode == GRADIENTS:
                 regions.take(f"weights {i + 1}, transposed", self._transposed(i, conv))
         most = max(ceil_div(linear.outputs, 8) * 8 for linear in self.stages.linears)
-        regions.take("sums", self.config.warps * self.config.images * most * 4)
-        own = self.config.images * self.memory.regions.nbytes
+        sums = self.config.warps * self.config.images * most * 4
+        own = self.config.images * self.memory.regions.nbytes + ceil_div(sums, 128) * 128
         by_size = sorted(enumerate(self.stages.linears), key=lambda one: one[1].width)
         for j, linear in by_size:
             nbytes = linear.outputs * linear.width * 2
             if regions.nbytes + own + nbytes <= SHARED_LIMIT:
                 regions.take(f"matrix {j + 1}", nbytes)
+        regions.take("sums", sums)
         return regions
 
     @cached_property
@@ -148,10 +149,33 @@ class OnChip:
         layers = range(len(self.stages.linears))
         return [j for j in layers if f"matrix {j + 1}" not in self.fixed.sizes]
 
-    def packed(self, j: int) -> int:
-        """Bytes of the packed copies of a layer's weights (pack.cu)."""
+    def copies(self, j: int) -> int:
+        """Bytes of the two packed copies of such a layer's weights (weights.cuh)."""
         linear = self.stages.linears[j]
         return 2 * linear.width * (linear.outputs + linear.out)
+
+    @property
+    def resident(self) -> int:
+        """Bytes of the packed weights that stay in shared memory, at its front."""
+        return _starts(self.fixed.sizes)["sums"]
+
+    @property
+    def packed(self) -> int:
+        """Bytes of all packed weights: those first, then the copies."""
+        return self.resident + sum(self.copies(j) for j in self.streamed)
+
+    @property
+    def pack_threads(self) -> int:
+        """Threads of the kernel that packs: one for 8 bytes of fragments, 16 of matrices."""
+        sizes = self.fixed.sizes.items()
+        fragments = sum(size // 8 for name, size in sizes if name.startswith("weights"))
+        matrices = sum(linear.width // 8 * linear.outputs for linear in self.stages.linears)
+        backward = sum(
+            linear.out // 8 * linear.width
+            for j, linear in enumerate(self.stages.linears)
+            if j in self.streamed
+        )
+        return fragments + matrices + backward
 
     @property
     def kept(self) -> int:
@@ -200,10 +224,11 @@ class OnChip:
         memory, linears = self.memory, self.stages.linears
         starts = _starts(self.fixed.sizes)
         before = np.cumsum([0, *(linear.width + linear.out for linear in linears)]).tolist()
-        packed, streamed = [], 0
+        packed, end = [], self.resident
         for j in range(len(linears)):
-            packed.append(streamed)
-            streamed += self.packed(j) if j in self.streamed else 0
+            packed.append(end)
+            end += self.copies(j) if j in self.streamed else 0
+        matrices = [start for name, start in starts.items() if name.startswith("matrix")]
         return {
             "THREADS": self.config.threads,
             "IMAGES": self.config.images,
@@ -215,7 +240,8 @@ class OnChip:
             "INPUT_BYTES": memory.input_bytes,
             "IMAGE_AT": self.fixed.nbytes,
             "IMAGE_BYTES": memory.regions.nbytes,
-            "SUMS_AT": starts["sums"],
+            "MATRICES_AT": min(matrices, default=self.resident),
+            "SUMS_AT": self.resident,
             "STAGED": memory.staged,
             "SLAB": max(1, sum(self.slabs)),
             **self._conv_constants(starts),

@@ -81,7 +81,5 @@ def wgrad_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
         if cost < least:
             best, least = Tile(rows, cols, split, registers), cost
     if best is None:
-        raise UnfitError(
-            "a convolution's filter gradients do not fit in a block's registers"
-        )
+        raise UnfitError("a convolution's filter gradients do not fit in a block's registers")
     return best

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import cast
 
-from convloom.backends.cuda.launch import Argument, Tensor
+from convloom.backends.cuda.launch import Argument, CudaLaunch, Tensor
 from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
 from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
-from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, ceil_div, same_order
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
 from convloom.ir import Node, Selection
 from convloom.ops import (
     SGD,
@@ -66,27 +66,23 @@ class _Launches:
 
     def selection(self) -> Selection:
         kernel, build = self.kernel, self.build
-        copies = sum(kernel.packed(j) for j in kernel.streamed)
-        packed = build.workspace(copies) if copies else ABSENT
+        packed = build.workspace(kernel.packed)
         gradients = self._mode() == GRADIENTS
         blocks = kernel.blocks(self.n)
-        slab = build.workspace(4 * blocks * sum(kernel.slabs)) if gradients else ABSENT
+        slab = build.workspace(4 * blocks * sum(kernel.slabs)) if sum(kernel.slabs) else ABSENT
         kept = build.workspace(2 * self.n * kernel.kept) if gradients else ABSENT
         losses = build.workspace(8 * self.n) if self.chain.has_loss else ABSENT
         ranks = build.workspace(4 * self.n) if self.chain.has_loss else ABSENT
-        for j in kernel.streamed:
-            linear = kernel.stages.linears[j]
-            vectors = ceil_div(kernel.packed(j), 16)
-            weight = Tensor(self.names.parameters[linear.weight])
-            build.each(
-                "onchip/pack", self.constants | {"LAYER": j}, (weight, packed), vectors, _THREADS
-            )
+        parameters = self._padded([(Tensor(name),) for name in self.names.parameters], (ABSENT,))
+        build.each(
+            "onchip/pack", self.constants, (*parameters, packed), kernel.pack_threads, _THREADS
+        )
         arguments: tuple[Argument, ...] = (
             Tensor(self.names.x),
             _tensor(self.names.target),
             _tensor(self.names.counter),
             _tensor(self.names.dloss),
-            *self._padded([(Tensor(name),) for name in self.names.parameters], (ABSENT,)),
+            *parameters,
             packed,
             slab,
             kept,
@@ -100,12 +96,17 @@ class _Launches:
             "onchip/step", self.constants, arguments, blocks, kernel.config.threads, self.shared
         )
         if self.chain.has_loss:
-            self._reduce((slab, kept, losses, ranks), blocks)
+            self._reduce((slab, kept, losses, ranks), packed, blocks)
         inputs = [build.specs[name] for name in self.node.inputs]
         segment = kernel.segment(self.chain.titles(inputs), self.n)
-        return replace(build.selection("onchip", "onchip"), segment=segment)
+        made = replace(build.selection("onchip", "onchip"), segment=segment)
+        if not isinstance(self.chain, ChainUpdate):
+            return made
+        # The update keeps the packed weights new, so they are made but once.
+        first, *rest = made.launch.phases
+        return replace(made, launch=CudaLaunch(tuple(rest), (first,)), lasting=True)
 
-    def _reduce(self, workspaces: tuple[Argument, ...], slabs: int) -> None:
+    def _reduce(self, workspaces: tuple[Argument, ...], packed: Argument, slabs: int) -> None:
         top = cast(TopKCorrect, self.chain.stages[-1])
         constants = self.constants | {
             "GRADIENTS": int(self._mode() == GRADIENTS),
@@ -123,6 +124,7 @@ class _Launches:
             Tensor(self.node.outputs[1]),
             Tensor(self.node.outputs[2]),
             _tensor(self.names.hyper),
+            packed,
             slabs,
             self.n,
             *self._padded(self._parameters(), (ABSENT, ABSENT, ABSENT, ABSENT, 0.0, 0.0)),

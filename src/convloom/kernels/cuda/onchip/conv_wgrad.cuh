@@ -206,15 +206,16 @@ struct ConvWgrad {
         for (int i = threadIdx.x; i < SIZE; i += int(P::THREADS)) slab[i] = scratch[i];
     }
 
-    // Which element of a parameter element `i` of the slab is: `bias` or weight; -1 if neither.
+    // Which element of a parameter element `i` of the slab is: `bias` or weight (k, c, r, s); the
+    // index is -1 if neither.
     struct Place {
         bool bias;
-        int index;
+        int index, k, c, r, s;
     };
     __device__ static Place place(int i) {
         if (i >= BIAS_AT) {
             const int k = i - BIAS_AT;
-            return {true, Conv::BIAS && k < Conv::K ? k : -1};
+            return {true, Conv::BIAS && k < Conv::K ? k : -1, k, 0, 0, 0};
         }
         const int unit = i / UNIT_SIZE, in_unit = i % UNIT_SIZE, tile = in_unit / 128;
         const int lane = in_unit / 4 % 32, part = in_unit % 4;
@@ -223,14 +224,15 @@ struct ConvWgrad {
         const int column = (n_tile(unit) + n % NT) * 8 + lane % 4 * 2 + part % 2;
         int c = column, r = row(unit), s = n / NT;
         if constexpr (Conv::GATHER) {
-            if (k >= Conv::K || column > DEPTH) return {false, -1};
-            if (column == DEPTH) return {true, Conv::BIAS ? k : -1};
+            if (k >= Conv::K || column > DEPTH) return {false, -1, 0, 0, 0, 0};
+            if (column == DEPTH) return {true, Conv::BIAS ? k : -1, k, 0, 0, 0};
             c = column / (Conv::R * Conv::S);
             r = column / Conv::S % Conv::R;
             s = column % Conv::S;
         }
-        if (k >= Conv::K || c >= Conv::C) return {false, -1};
-        return {false, Conv::ROW ? ((k * Conv::C + c) * Conv::R + r) * Conv::S + s
-                                 : ((k * Conv::R + r) * Conv::S + s) * Conv::C + c};
+        if (k >= Conv::K || c >= Conv::C) return {false, -1, 0, 0, 0, 0};
+        const int index = Conv::ROW ? ((k * Conv::C + c) * Conv::R + r) * Conv::S + s
+                                    : ((k * Conv::R + r) * Conv::S + s) * Conv::C + c;
+        return {false, index, k, c, r, s};
     }
 };

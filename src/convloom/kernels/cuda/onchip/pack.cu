@@ -1,33 +1,57 @@
-// packed = a fully connected weight as bfloat16, twice: planes of eight features, 16 bytes an
-// output, which the forward product reads; and planes of eight outputs, 16 bytes a feature, for the
-// gradient. Features lie as the step keeps them (onchip/shape.cuh), padding is zero.
+// packed = the weights of all stages as onchip/step.cu reads them (onchip/weights.cuh), from the
+// parameters.
 //
-// One thread for 16 bytes, of layer LAYER. Limit: reading the weight twice.
+// One thread for a fragment's lane, 8 bytes, or 16 bytes of a matrix. Limit: its reads, which are
+// scattered.
 #include "onchip/weights.cuh"
 
-template <class P>
-__global__ void onchip_pack(const f32* w, u8* packed) {
-#if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
-    using Linear = LinearStage<P, int(P::LAYER)>;
-    constexpr int O = Linear::O, WIDTH = Linear::WIDTH;
-    constexpr int FORWARD = WIDTH / 8 * O, BACKWARD = Linear::OUT / 8 * WIDTH;
-    const i64 i = global_thread();
-    uint4 eight;
-    if (i < FORWARD) {
-        eight = linear_weights<Linear>(w, int(i / O), int(i % O));
-    } else if (i < FORWARD + BACKWARD) {
-        const int plane = int(i - FORWARD) / WIDTH, feature = int(i - FORWARD) % WIDTH;
-        const int column = Linear::column(feature);
-        f32 part[8];
-        for (int e = 0; e < 8; ++e) {
-            const int output = plane * 8 + e;
-            part[e] = column >= 0 && output < O ? w[i64(output) * Linear::I + column] : 0.0f;
+// The convolutions from the I-th on; `i` counts from this one's first item.
+template <class P, int I>
+__device__ __forceinline__ void pack_convs(const f32* const (&parameter)[12], Bytes* packed,
+                                           i64& i) {
+    if constexpr (I < P::CONVS) {
+        using Weights = ConvWeights<P, I>;
+        using Conv = ConvStage<P, I>;
+        constexpr int FORWARD = Weights::STEPS * Weights::TILES * 32;
+        constexpr int BACKWARD =
+            I > 0 && P::MODE == 2 ? Weights::D_STEPS * Weights::D_TILES * 32 : 0;
+        const f32* w = parameter[Conv::WEIGHT];
+        if (i >= 0 && i < FORWARD) {
+            at<uint2>(packed + Conv::FRAGMENTS + 8 * i) = Weights::template fragment<true>(
+                w, int(i) / (Weights::TILES * 32), int(i) / 32 % Weights::TILES, int(i) % 32);
+        } else if (i >= FORWARD && i < FORWARD + BACKWARD) {
+            const int j = int(i) - FORWARD;
+            at<uint2>(packed + Conv::TRANSPOSED + 8 * j) = Weights::template fragment<false>(
+                w, j / (Weights::D_TILES * 32), j / 32 % Weights::D_TILES, j % 32);
         }
-        eight = make_uint4(cvt_bf16x2(part[0], part[1]), cvt_bf16x2(part[2], part[3]),
-                           cvt_bf16x2(part[4], part[5]), cvt_bf16x2(part[6], part[7]));
-    } else {
-        return;
+        i -= FORWARD + BACKWARD;
+        pack_convs<P, I + 1>(parameter, packed, i);
     }
-    reinterpret_cast<uint4*>(packed + Linear::PACKED)[i] = eight;
+}
+
+template <class P, int J>
+__device__ __forceinline__ void pack_linears(const f32* const (&parameter)[12], Bytes* packed,
+                                             i64& i) {
+    if constexpr (J < P::LINEARS) {
+        using Weights = LinearWeights<P, J>;
+        constexpr i64 SIZE = i64(Weights::FORWARD) + Weights::BACKWARD;
+        if (i >= 0 && i < SIZE)
+            reinterpret_cast<uint4*>(packed + Weights::AT)[i] =
+                Weights::pack(parameter[Weights::Linear::WEIGHT], int(i));
+        i -= SIZE;
+        pack_linears<P, J + 1>(parameter, packed, i);
+    }
+}
+
+template <class P>
+__global__ void onchip_pack(const f32* p0, const f32* p1, const f32* p2, const f32* p3,
+                            const f32* p4, const f32* p5, const f32* p6, const f32* p7,
+                            const f32* p8, const f32* p9, const f32* p10, const f32* p11,
+                            u8* packed) {
+#if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
+    const f32* const parameter[12] = {p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11};
+    i64 i = global_thread();
+    pack_convs<P, 0>(parameter, packed, i);
+    pack_linears<P, 0>(parameter, packed, i);
 #endif
 }

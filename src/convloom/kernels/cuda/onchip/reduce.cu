@@ -5,11 +5,13 @@
 // threads share the slabs. A fully connected weight: 32 features by RMT tiles of 16 outputs, a
 // matrix product over images, which warps take 16 at a time; its rows reach shared memory by
 // asynchronous copies, STAGES of them on the way. The last block sums losses and counts ranks.
-// All sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW, in place.
+// All sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW, in place, and the packed
+// weights are kept new.
 // Limit: reading slabs and features once.
 #include "device/reduce.cuh"
 #include "device/update.cuh"
 #include "onchip/conv_wgrad.cuh"
+#include "onchip/weights.cuh"
 
 // A parameter's tensors and rates.
 struct Parameter {
@@ -25,11 +27,12 @@ struct Reduction {
     const f64* hyper;
     i64 slabs, n;
     Parameter parameter[12];
+    Bytes* packed;
     Bytes* shared;
 
-    // Element `index` of parameter NUMBER has this gradient.
+    // Element `index` of parameter NUMBER has this gradient; returns its new value.
     template <int NUMBER>
-    __device__ __forceinline__ void settle(int index, f32 gradient) const {
+    __device__ __forceinline__ f32 settle(int index, f32 gradient) const {
         const Parameter& one = parameter[NUMBER];
         one.gradient[index] = gradient;
         if constexpr (P::RULE == 1) {
@@ -38,6 +41,7 @@ struct Reduction {
             rule.update(value, gradient, velocity);
             one.value[index] = value;
             one.first[index] = velocity;
+            return value;
         } else if constexpr (P::RULE == 2) {
             const AdamwRule<P> rule(hyper, nullptr, one.rate, one.decay);
             f32 value = one.value[index], first = one.first[index], second = one.second[index];
@@ -45,7 +49,9 @@ struct Reduction {
             one.value[index] = value;
             one.first[index] = first;
             one.second[index] = second;
+            return value;
         }
+        return 0.0f;
     }
 };
 
@@ -73,10 +79,14 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
 #pragma unroll
                 for (int g = 1; g < WARPS; ++g) sum += sums[g * 32 + threadIdx.x];
                 const typename Gradient::Place place = Gradient::place(i);
-                if (place.index >= 0) {
-                    if (!place.bias)
-                        work.template settle<Conv::WEIGHT>(place.index, sum);
-                    else if constexpr (Conv::BIAS)
+                if (place.index >= 0 && !place.bias) {
+                    const f32 value = work.template settle<Conv::WEIGHT>(place.index, sum);
+                    if constexpr (P::RULE != 0)
+                        ConvWeights<P, I>::renew(work.packed, place.k, place.c, place.r, place.s,
+                                                 value);
+                }
+                if constexpr (Conv::BIAS) {
+                    if (place.index >= 0 && place.bias)
                         work.template settle<Conv::WEIGHT + 1>(place.index, sum);
                 }
             }
@@ -212,8 +222,11 @@ struct LinearWgrad {
                     work.template settle<Linear::WEIGHT + 1>(output, total);
             } else {
                 const int column = Linear::column(feature + i % FEATURES);
-                if (column >= 0)
+                if (column < 0) continue;
+                const f32 value =
                     work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
+                if constexpr (P::RULE != 0)
+                    LinearWeights<P, J>::renew(work.packed, feature + i % FEATURES, output, value);
             }
         }
     }
@@ -235,7 +248,7 @@ __device__ __forceinline__ void reduce_linears(const Reduction<P>& work, i64& bl
 template <class P>
 __global__ void __launch_bounds__(256)
     onchip_reduce(const f32* slab, const u8* kept, const f64* losses, const i32* ranks, f32* loss,
-                  i32* correct, const f64* hyper, i64 slabs, i64 n, ONCHIP_PARAMETER(0),
+                  i32* correct, const f64* hyper, u8* packed, i64 slabs, i64 n, ONCHIP_PARAMETER(0),
                   ONCHIP_PARAMETER(1), ONCHIP_PARAMETER(2), ONCHIP_PARAMETER(3),
                   ONCHIP_PARAMETER(4), ONCHIP_PARAMETER(5), ONCHIP_PARAMETER(6),
                   ONCHIP_PARAMETER(7), ONCHIP_PARAMETER(8), ONCHIP_PARAMETER(9),
@@ -249,7 +262,7 @@ __global__ void __launch_bounds__(256)
             {ONCHIP_GIVEN(0), ONCHIP_GIVEN(1), ONCHIP_GIVEN(2), ONCHIP_GIVEN(3), ONCHIP_GIVEN(4),
              ONCHIP_GIVEN(5), ONCHIP_GIVEN(6), ONCHIP_GIVEN(7), ONCHIP_GIVEN(8), ONCHIP_GIVEN(9),
              ONCHIP_GIVEN(10), ONCHIP_GIVEN(11)},
-            smem_raw};
+            packed, smem_raw};
         reduce_convs<P, 0>(work, block, 0);
         reduce_linears<P, 0>(work, block);
     }

@@ -25,10 +25,6 @@ struct Work {
     Bytes* shared;
 
     template <class Stage>
-    __device__ __forceinline__ const f32* weight() const {
-        return parameter[Stage::WEIGHT];
-    }
-    template <class Stage>
     __device__ __forceinline__ const f32* bias() const {
         return Stage::BIAS ? parameter[Stage::WEIGHT + 1] : nullptr;
     }
@@ -53,15 +49,10 @@ struct Convs {
             rest.begin();
         }
     }
-    __device__ __forceinline__ static void load(const Work<P>& work) {
-        if constexpr (THERE) {
-            ConvWeights<P, I>::load(work.shared, work.template weight<Conv>(), P::MODE == 2);
-            Convs<P, I + 1>::load(work);
-        }
-    }
     __device__ __forceinline__ static void forward(const Work<P>& work, int buffer) {
         if constexpr (THERE) {
             ConvForward<P, I>::run(work.shared, work.template bias<Conv>(), buffer);
+            if constexpr (I + 1 == P::CONVS) cp_async_wait_all();  // for the matrices
             __syncthreads();
             Convs<P, I + 1>::forward(work, buffer);
         }
@@ -94,12 +85,6 @@ struct Linears {
     using Linear = LinearStage<P, THERE ? J : 0>;
     using Layer = LinearLayer<P, THERE ? J : 0>;
 
-    __device__ __forceinline__ static void load(const Work<P>& work) {
-        if constexpr (THERE) {
-            load_linear_weights<P, J>(work.shared, work.template weight<Linear>());
-            Linears<P, J + 1>::load(work);
-        }
-    }
     __device__ __forceinline__ static void forward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
             Layer::forward(work.shared, work.packed, work.template features<Linear>(), first,
@@ -125,6 +110,14 @@ struct Linears {
     }
 };
 
+// Ask for the packed weights between two places, as one group of copies.
+template <class P>
+__device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed, int from, int to) {
+    for (int i = from + 16 * int(threadIdx.x); i < to; i += 16 * int(P::THREADS))
+        cp_async_16(shared + i, packed + i);
+    cp_async_commit();
+}
+
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 1)
     onchip_step(const f32* x, const i64* target, const u64* counter, const f32* dloss,
@@ -143,20 +136,23 @@ __global__ void __launch_bounds__(P::THREADS, 1)
     i64 first = i64(blockIdx.x) * IMAGES;
     const i64 stride = i64(gridDim.x) * IMAGES;
     incoming.ask(x, first, n);
+    load_weights<P>(smem_raw, packed, 0, int(P::MATRICES_AT));
+    load_weights<P>(smem_raw, packed, int(P::MATRICES_AT), int(P::SUMS_AT));
     for (int i = threadIdx.x; i < IMAGES * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
         at<uint4>(smem_raw + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
-    Convs<P, 0>::load(work);
-    Linears<P, 0>::load(work);
     Convs<P, 0> convs;
     convs.begin();
     __syncthreads();
     int buffer = 0;
     incoming.put(smem_raw, buffer);
     for (; first < n; first += stride) {
+        cp_async_wait<1>();
         __syncthreads();
         const bool more = first + stride < n;
         if (more) incoming.ask(x, first + stride, n);
         Convs<P, 0>::forward(work, buffer);
+        if constexpr (P::CONVS == 0) cp_async_wait_all();
+        if constexpr (P::CONVS == 0) __syncthreads();
         Linears<P, 0>::forward(work, first);
         Loss<P>::run(smem_raw, work.template bias<Last>(), batch, first);
         if constexpr (P::MODE == 2) {

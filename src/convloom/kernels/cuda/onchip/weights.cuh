@@ -1,4 +1,7 @@
-// Weights as fragments: for each step of 16 products and each tile of 8 outputs, what the lanes of
+// Weights as the step reads them. They are kept in device memory, packed, and copied to the front of
+// a block's shared memory as far as they fit there; pack.cu makes them, reduce.cu keeps them new.
+//
+// A convolution's are fragments: for each step of 16 products and each tile of 8 outputs, what the lanes of
 // a warp hold of the matrix B of mma.m16n8k16, eight bytes a lane.
 //
 // Products run over a filter's rows, then its columns, then planes of eight channels; a step takes
@@ -59,44 +62,66 @@ struct ConvWeights {
         return make_uint2(cvt_bf16x2(part[0], part[1]), cvt_bf16x2(part[2], part[3]));
     }
 
-    // Put all fragments into shared memory; the whole block takes part.
-    __device__ static void load(Bytes* shared, const f32* w, bool backward) {
-        for (int i = threadIdx.x; i < STEPS * TILES * 32; i += int(P::THREADS))
-            at<uint2>(shared + Conv::FRAGMENTS + 8 * i) =
-                fragment<true>(w, i / (TILES * 32), i / 32 % TILES, i % 32);
+    // Where weight (k, c, r, s) lies in a fragment: bytes from the first one of its kind.
+    template <int TILES>
+    __device__ __forceinline__ static int byte(int step, int e, int out) {
+        return ((step * TILES + out / 8) * 32 + out % 8 * 4 + e % 8 / 2) * 8 + e / 8 * 4 + e % 2 * 2;
+    }
+    __device__ __forceinline__ static void renew(Bytes* packed, int k, int c, int r, int s,
+                                                 f32 value) {
+        const Bf16 rounded = bf16_of(value);
+        int step, e;
+        if constexpr (Conv::GATHER) {
+            const int i = (c * R + r) * S + s;
+            step = i / 16, e = i % 16;
+        } else {
+            const int slice = s * Conv::CP + c / 8;
+            step = r * row_steps(S, Conv::CP) + slice / 2, e = slice % 2 * 8 + c % 8;
+        }
+        at<Bf16>(packed + Conv::FRAGMENTS + byte<TILES>(step, e, k)) = rounded;
         if constexpr (I > 0) {
-            if (backward)
-                for (int i = threadIdx.x; i < D_STEPS * D_TILES * 32; i += int(P::THREADS))
-                    at<uint2>(shared + Conv::TRANSPOSED + 8 * i) =
-                        fragment<false>(w, i / (D_TILES * 32), i / 32 % D_TILES, i % 32);
+            const int slice = s * Conv::KP + k / 8;
+            step = r * row_steps(S, Conv::KP) + slice / 2, e = slice % 2 * 8 + k % 8;
+            at<Bf16>(packed + Conv::TRANSPOSED + byte<D_TILES>(step, e, c)) = rounded;
         }
     }
 };
 
-// Eight neighbouring features, as they lie, of one output's weights.
-template <class Linear>
-__device__ __forceinline__ uint4 linear_weights(const f32* w, int plane, int output) {
-    f32 part[8];
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-        const int column = Linear::column(plane * 8 + e);
-        part[e] = column >= 0 ? w[i64(output) * Linear::I + column] : 0.0f;
-    }
-    return make_uint4(cvt_bf16x2(part[0], part[1]), cvt_bf16x2(part[2], part[3]),
-                      cvt_bf16x2(part[4], part[5]), cvt_bf16x2(part[6], part[7]));
-}
-
-// A fully connected layer's weights in shared memory: planes of eight features, 16 bytes an output.
+// A fully connected layer's weights: planes of eight features, 16 bytes an output, at FRAGMENTS;
+// if they do not stay in shared memory, at PACKED, and behind them planes of eight outputs, 16
+// bytes a feature.
 template <class P, int J>
-__device__ void load_linear_weights(Bytes* shared, const f32* w) {
+struct LinearWeights {
     using Linear = LinearStage<P, J>;
-    if constexpr (Linear::RESIDENT) {
-        // Neighbouring threads take neighbouring features of one output, as they lie in memory.
-        constexpr int PLANES = Linear::WIDTH / 8;
-        for (int i = threadIdx.x; i < PLANES * Linear::O; i += int(P::THREADS)) {
-            const int plane = i % PLANES, output = i / PLANES;
-            at<uint4>(shared + Linear::FRAGMENTS + 16 * (plane * Linear::O + output)) =
-                linear_weights<Linear>(w, plane, output);
-        }
+    static constexpr int O = Linear::O, WIDTH = Linear::WIDTH;
+    static constexpr int FORWARD = WIDTH / 8 * O;  // of 16 bytes
+    static constexpr int BACKWARD = Linear::RESIDENT ? 0 : Linear::OUT / 8 * WIDTH;
+    static constexpr i64 AT = Linear::RESIDENT ? i64(Linear::FRAGMENTS) : Linear::PACKED;
+
+    __device__ __forceinline__ static f32 weight(const f32* w, int feature, int output) {
+        const int column = Linear::column(feature);
+        return column >= 0 && output < O ? w[i64(output) * Linear::I + column] : 0.0f;
     }
-}
+
+    // The i-th 16 bytes.
+    __device__ __forceinline__ static uint4 pack(const f32* w, int i) {
+        f32 part[8];
+#pragma unroll
+        for (int e = 0; e < 8; ++e)
+            part[e] = i < FORWARD
+                          ? weight(w, i / O * 8 + e, i % O)
+                          : weight(w, (i - FORWARD) % WIDTH, (i - FORWARD) / WIDTH * 8 + e);
+        return make_uint4(cvt_bf16x2(part[0], part[1]), cvt_bf16x2(part[2], part[3]),
+                          cvt_bf16x2(part[4], part[5]), cvt_bf16x2(part[6], part[7]));
+    }
+
+    __device__ __forceinline__ static void renew(Bytes* packed, int feature, int output,
+                                                 f32 value) {
+        Bytes* place = packed + AT;
+        const Bf16 rounded = bf16_of(value);
+        at<Bf16>(place + 16 * (feature / 8 * O + output) + 2 * (feature % 8)) = rounded;
+        if constexpr (!Linear::RESIDENT)
+            at<Bf16>(place + 16 * (i64(FORWARD) + output / 8 * WIDTH + feature) +
+                     2 * (output % 8)) = rounded;
+    }
+};
