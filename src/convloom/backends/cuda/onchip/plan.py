@@ -47,6 +47,7 @@ class Config:
 
 
 DEFAULT = Config()
+UNROLL = 3
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,10 @@ class OnChip:
         """Bytes of shared memory of a block. Raises UnfitError if that is too much."""
         image = self.memory.regions.nbytes
         need = self.fixed.nbytes + self.config.images * image
-        need = max(need, 4 * max(self.slabs, default=0))
+        scratch = [
+            4 * size * tile.split for size, tile in zip(self.slabs, self.wgrad_tiles, strict=True)
+        ]
+        need = max(need, *scratch, 0)
         if need > SHARED_LIMIT:
             raise UnfitError(
                 f"an image takes {image / 1024:.0f} KB of shared memory and the weights "
@@ -233,6 +237,7 @@ class OnChip:
             "THREADS": self.config.threads,
             "IMAGES": self.config.images,
             "MODE": self.mode,
+            "UNROLL": UNROLL,
             "CONVS": len(self.stages.convs),
             "LINEARS": len(linears),
             "GATHER": int(memory.gather),

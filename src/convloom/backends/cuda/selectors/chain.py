@@ -71,7 +71,7 @@ class _Launches:
         blocks = kernel.blocks(self.n)
         slab = build.workspace(4 * blocks * sum(kernel.slabs)) if sum(kernel.slabs) else ABSENT
         kept = build.workspace(2 * self.n * kernel.kept) if gradients else ABSENT
-        losses = build.workspace(8 * self.n) if self.chain.has_loss else ABSENT
+        losses = build.workspace(4 * self.n) if self.chain.has_loss else ABSENT
         ranks = build.workspace(4 * self.n) if self.chain.has_loss else ABSENT
         parameters = self._padded([(Tensor(name),) for name in self.names.parameters], (ABSENT,))
         build.each(

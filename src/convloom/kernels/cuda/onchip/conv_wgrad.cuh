@@ -4,8 +4,8 @@
 // as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
 // and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products in KCRS order, behind whose
 // last a column of ones gives the bias; else the units of the first row multiply ones as well.
-// WSPLIT warps share a unit's pixels, a step of 16 in turns. At the end those add up in shared
-// memory, one after another, and the block's sums leave in the order of fragments:
+// WSPLIT warps share a unit's pixels, a step of 16 in turns. At the end their sums meet in shared
+// memory, and the block's sums leave in the order of fragments:
 // [unit][tile of 16][tap, tile of 8][lane][4], then the bias.
 // Limit: reads of shared memory.
 #pragma once
@@ -70,8 +70,7 @@ struct ConvWgrad {
 #pragma unroll
             for (int n = 0; n < NT; ++n) column[n] = product((n_tile(unit) + n) * 8 + lane / 4);
         }
-#pragma unroll 1
-        for (int s = part; s < STEPS * int(P::IMAGES); s += SPLIT) {
+        const auto step_of = [&](int s) {
             Bytes* map = region<P>(shared, s / STEPS);
             const int step = s % STEPS;
             u32 a[MT][4];
@@ -102,7 +101,12 @@ struct ConvWgrad {
                     for (int m = 0; m < MT; ++m) mma_m16n8k16_bf16(bias[m], a[m], ones, bias[m]);
                 }
             }
-        }
+        };
+        constexpr int ALL = STEPS * int(P::IMAGES), ROUNDS = ALL / SPLIT;
+        constexpr int UNROLL = Conv::GATHER ? 1 : int(P::UNROLL);
+#pragma unroll UNROLL
+        for (int round = 0; round < ROUNDS; ++round) step_of(round * SPLIT + part);
+        if (part < ALL % SPLIT) step_of(ROUNDS * SPLIT + part);
     }
 
     // Filters by pixels of the output's gradient; pixels behind the last are zeros, which lie
@@ -170,40 +174,38 @@ struct ConvWgrad {
         return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
     }
 
-    // Add up the warps' sums and write the block's; `scratch` is shared memory for SIZE floats.
+    // Add up the warps' sums and write the block's; `scratch` is shared memory for SPLIT * SIZE
+    // floats.
     __device__ __forceinline__ void finish(f32* scratch, f32* slab) const {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
-        for (int part = 0; part < SPLIT; ++part) {
-            __syncthreads();
+        __syncthreads();
 #pragma unroll
-            for (int e = 0; e < EACH; ++e) {
-                const int job = warp + e * WARPS, unit = job % UNITS;
-                if (job >= JOBS || job / UNITS != part) continue;
+        for (int e = 0; e < EACH; ++e) {
+            const int job = warp + e * WARPS, unit = job % UNITS;
+            if (job >= JOBS) continue;
+            f32* own = scratch + job / UNITS * SIZE;
 #pragma unroll
-                for (int i = 0; i < MT * TAPS * NT; ++i) {
-                    const f32(&four)[4] = sum[e][i / (TAPS * NT)][i % (TAPS * NT)];
-                    float4* place = reinterpret_cast<float4*>(scratch + unit * UNIT_SIZE) +
-                                    i * 32 + lane;
-                    float4 total = make_float4(four[0], four[1], four[2], four[3]);
-                    if (part > 0) {
-                        const float4 old = *place;
-                        total.x += old.x, total.y += old.y, total.z += old.z, total.w += old.w;
-                    }
-                    *place = total;
-                }
-                if (!gives_bias(unit) || lane % 4 != 0) continue;
-#pragma unroll
-                for (int m = 0; m < MT; ++m)
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        f32& total =
-                            scratch[BIAS_AT + (m_tile(unit) + m) * 16 + half * 8 + lane / 4];
-                        total = (part > 0 ? total : 0.0f) + bias[e][m][2 * half];
-                    }
+            for (int i = 0; i < MT * TAPS * NT; ++i) {
+                const f32(&four)[4] = sum[e][i / (TAPS * NT)][i % (TAPS * NT)];
+                reinterpret_cast<float4*>(own + unit * UNIT_SIZE)[i * 32 + lane] =
+                    make_float4(four[0], four[1], four[2], four[3]);
             }
+            if (!gives_bias(unit) || lane % 4 != 0) continue;
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    own[BIAS_AT + (m_tile(unit) + m) * 16 + half * 8 + lane / 4] =
+                        bias[e][m][2 * half];
         }
         __syncthreads();
-        for (int i = threadIdx.x; i < SIZE; i += int(P::THREADS)) slab[i] = scratch[i];
+        constexpr bool BIASED = Conv::GATHER || Conv::BIAS;
+        for (int i = threadIdx.x; i < (BIASED ? SIZE : BIAS_AT); i += int(P::THREADS)) {
+            f32 total = scratch[i];
+#pragma unroll
+            for (int part = 1; part < SPLIT; ++part) total += scratch[part * SIZE + i];
+            slab[i] = total;
+        }
     }
 
     // Which element of a parameter element `i` of the slab is: `bias` or weight (k, c, r, s); the

@@ -31,16 +31,18 @@ struct LinearLayer {
         for (int tile = 0; tile < O_TILES; tile += NT) {
             Tiles<1, NT> acc;
             clear(acc);
-#pragma unroll 1
-            for (int step = warp; step < STEPS; step += WARPS) {
-                const bool there = lane / 4 < IMAGES;
-                const u32 a[4] = {there ? at<u32>(x + 32 * step) : 0u, 0u,
-                                  there ? at<u32>(x + 32 * step + 16) : 0u, 0u};
+            const auto multiply = [&](int step) {
+                // Rows behind the last image repeat the first; what they give is not used.
+                const u32 a[4] = {at<u32>(x + 32 * step), 0u, at<u32>(x + 32 * step + 16), 0u};
                 u32 b[NT][2];
                 load_forward(b, shared, packed, step, tile, lane);
 #pragma unroll
                 for (int j = 0; j < NT; ++j) mma_m16n8k16_bf16(acc[0][j], a, b[j], acc[0][j]);
-            }
+            };
+            constexpr int ROUNDS = STEPS / WARPS, UNROLL = NT <= 2 ? 8 : NT <= 4 ? 4 : 2;
+#pragma unroll UNROLL
+            for (int round = 0; round < ROUNDS; ++round) multiply(round * WARPS + warp);
+            if (warp < STEPS % WARPS) multiply(ROUNDS * WARPS + warp);
             if (lane / 4 < IMAGES)
 #pragma unroll
                 for (int j = 0; j < NT; ++j)
@@ -121,27 +123,29 @@ struct LinearLayer {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         const int image = lane / 4 < IMAGES ? lane / 4 : 0;
         constexpr int DEPTH = Linear::OUT / 16, PAIRS = WIDTH / 16;
-        const bool there = lane / 4 < IMAGES;
+        constexpr int ROUNDS = PAIRS / WARPS, UNROLL = DEPTH == 1 ? 8 : 1;
         const Bytes* dy = region<P>(shared, image) + Linear::DY + 4 * (lane % 4);
-        for (int pair = warp; pair < PAIRS; pair += WARPS) {
+        const auto multiply = [&](int pair) {
             Tiles<1, 2> acc;
             clear(acc);
-#pragma unroll 4
+#pragma unroll 8
             for (int step = 0; step < DEPTH; ++step) {
-                const u32 a[4] = {there ? at<u32>(dy + 32 * step) : 0u, 0u,
-                                  there ? at<u32>(dy + 32 * step + 16) : 0u, 0u};
+                const u32 a[4] = {at<u32>(dy + 32 * step), 0u, at<u32>(dy + 32 * step + 16), 0u};
                 u32 b[4];
                 load_backward(b, shared, packed, step, pair, lane);
                 const u32 one[2] = {b[0], b[1]}, two[2] = {b[2], b[3]};
                 mma_m16n8k16_bf16(acc[0][0], a, one, acc[0][0]);
                 mma_m16n8k16_bf16(acc[0][1], a, two, acc[0][1]);
             }
-            if (!there) continue;
+            if (lane / 4 < IMAGES)
 #pragma unroll
-            for (int j = 0; j < 2; ++j)
-                hand_back(region<P>(shared, image), counter, first + image,
-                          pair * 16 + j * 8 + lane % 4 * 2, acc[0][j][0], acc[0][j][1]);
-        }
+                for (int j = 0; j < 2; ++j)
+                    hand_back(region<P>(shared, image), counter, first + image,
+                              pair * 16 + j * 8 + lane % 4 * 2, acc[0][j][0], acc[0][j][1]);
+        };
+#pragma unroll UNROLL
+        for (int round = 0; round < ROUNDS; ++round) multiply(round * WARPS + warp);
+        if (warp < PAIRS % WARPS) multiply(ROUNDS * WARPS + warp);
     }
 
     __device__ __forceinline__ static void load_backward(u32 (&b)[4], const Bytes* shared,

@@ -1,7 +1,7 @@
 // Logits of the images that a block carries, their cross-entropy, rank of the label, and gradient.
 //
-// A warp takes an image; its lanes take classes. Exponentials are float32, the loss is float64.
-// Target are class indices.
+// A warp takes an image; its lanes take classes. All is float32. Targets are class indices: t is 1 -
+// smoothing for the label, and smoothing / K more for every class.
 #pragma once
 
 #include "device/loss.cuh"
@@ -14,20 +14,20 @@ struct Loss {
     static constexpr int LAST = int(P::LINEARS) - 1;
     using Layer = LinearLayer<P, LAST>;
     using Linear = typename Layer::Linear;
-    struct Classes {
-        static constexpr i64 K = Linear::O, PROBABILITY = 0;
-    };
     static constexpr int EACH = (Linear::O + 31) / 32;
 
-    // What the whole batch has of it.
+    // What the whole batch has of it. `scale` is what gradients are multiplied by.
     struct Batch {
         const i64* target;
-        const f32* dloss;
-        f32 smoothing;
-        f32* logits;
-        f64* losses;
+        f32 scale, smoothing;
+        f32 *logits, *losses;
         i32* ranks;
         i64 n;
+
+        // The label of the image that this warp will take, asked for early.
+        __device__ __forceinline__ i64 label(i64 first) const {
+            return P::MODE == 0 ? 0 : target[least(first + threadIdx.x / 32, n - 1)];
+        }
     };
 
     __device__ __forceinline__ static f32 warp_top(f32 value) {
@@ -37,14 +37,13 @@ struct Loss {
         return value;
     }
 
-    __device__ static void run(Bytes* shared, const f32* bias, const Batch& batch, i64 first) {
-        for (int image = threadIdx.x / 32; image < int(P::IMAGES); image += int(P::THREADS) / 32)
-            one(shared, bias, batch, image, first + image);
-    }
-
-    __device__ __forceinline__ static void one(Bytes* shared, const f32* bias, const Batch& batch,
-                                               int image, i64 sample) {
-        const int lane = fresh_lane();
+    // A warp takes an image; there are at least as many warps as images.
+    __device__ static void run(Bytes* shared, const f32* bias, const Batch& batch, i64 first,
+                               i64 label) {
+        static_assert(int(P::IMAGES) * 32 <= int(P::THREADS));
+        const int lane = fresh_lane(), image = threadIdx.x / 32;
+        if (image >= int(P::IMAGES)) return;
+        const i64 sample = first + image;
         const bool there = sample < batch.n;
         f32 logit[EACH], top = -__int_as_float(0x7f800000);
 #pragma unroll
@@ -63,42 +62,38 @@ struct Loss {
             sum += share[e];
         }
         sum = warp_sum(sum);
-        const i64 row = least(sample, batch.n - 1);
+        const f32 kept = 1.0f - batch.smoothing, spread = batch.smoothing / f32(Linear::O);
         if constexpr (P::MODE == 2) {
-            const f32 scale = *batch.dloss / f32(batch.n);
+            const f32 each = 1.0f / sum;
             for (int k = lane; k < Linear::OUT; k += 32) {
                 f32 gradient = 0.0f;
 #pragma unroll
                 for (int e = 0; e < EACH; ++e)
                     if (k == lane + 32 * e && k < Linear::O && there)
-                        gradient = (share[e] / sum - target_weight<Classes>(batch.target, row, k,
-                                                                            batch.smoothing)) *
-                                   scale;
+                        gradient = (share[e] * each - (k == label ? kept : 0.0f) - spread) *
+                                   batch.scale;
                 at<Bf16>(region<P>(shared, image) + Linear::DY + 2 * k) = bf16_of(gradient);
             }
         }
-        f64 loss = 0.0;
-        i32 rank = 0;
-        const i64 label = batch.target[row];
-        const bool lost = lost_label<Classes>(batch.target, row);
-        const int own_lane = lost ? 0 : int(label % 32), own_part = lost ? 0 : int(label / 32);
+        const bool lost = label < 0 || label >= Linear::O;
+        const int own_lane = lost ? 0 : int(label) % 32, own_part = lost ? 0 : int(label) / 32;
         f32 own = 0.0f;
 #pragma unroll
         for (int e = 0; e < EACH; ++e)
             if (own_part == e) own = __shfl_sync(0xffffffffu, logit[e], own_lane);
-        const f64 log_sum = f64(logf(sum));
+        f32 loss = kept * (logf(sum) - (own - top)), others = 0.0f;
+        i32 rank = 0;
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int k = lane + 32 * e;
             if (k >= Linear::O) continue;
-            const f64 t = exact_weight<Classes>(batch.target, row, k, batch.smoothing);
-            if (t != 0.0) loss -= t * (f64(logit[e]) - f64(top) - log_sum);
+            others += logf(sum) - (logit[e] - top);
             rank += ranks_before(logit[e], k, own, label);
         }
-        loss = warp_sum(loss);
+        if (batch.smoothing != 0.0f) loss += spread * warp_sum(others);
         rank = warp_sum(rank);
         if (lane != 0 || !there) return;
-        batch.losses[sample] = lost ? nan("") : loss;
+        batch.losses[sample] = lost ? nanf("") : loss;
         batch.ranks[sample] = lost || own != own ? Linear::O : rank;
     }
 };

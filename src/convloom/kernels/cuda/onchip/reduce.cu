@@ -247,7 +247,7 @@ __device__ __forceinline__ void reduce_linears(const Reduction<P>& work, i64& bl
 
 template <class P>
 __global__ void __launch_bounds__(256)
-    onchip_reduce(const f32* slab, const u8* kept, const f64* losses, const i32* ranks, f32* loss,
+    onchip_reduce(const f32* slab, const u8* kept, const f32* losses, const i32* ranks, f32* loss,
                   i32* correct, const f64* hyper, u8* packed, i64 slabs, i64 n, ONCHIP_PARAMETER(0),
                   ONCHIP_PARAMETER(1), ONCHIP_PARAMETER(2), ONCHIP_PARAMETER(3),
                   ONCHIP_PARAMETER(4), ONCHIP_PARAMETER(5), ONCHIP_PARAMETER(6),
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(256)
     f64 total = 0.0;
     i32 first_right = 0, top_right = 0;
     for (i64 i = threadIdx.x; i < n; i += 256) {
-        total += losses[i];
+        total += f64(losses[i]);
         first_right += ranks[i] < 1;
         top_right += ranks[i] < P::TOP;
     }

@@ -123,13 +123,14 @@ __global__ void __launch_bounds__(P::THREADS, 1)
     onchip_step(const f32* x, const i64* target, const u64* counter, const f32* dloss,
                 const f32* p0, const f32* p1, const f32* p2, const f32* p3, const f32* p4,
                 const f32* p5, const f32* p6, const f32* p7, const f32* p8, const f32* p9,
-                const f32* p10, const f32* p11, const u8* packed, f32* slab, u8* kept, f64* losses,
+                const f32* p10, const f32* p11, const u8* packed, f32* slab, u8* kept, f32* losses,
                 i32* ranks, f32* logits, f32 smoothing, i64 n) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
     const Work<P> work{{p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11},
                        packed, counter, reinterpret_cast<Bf16*>(kept), n, smem_raw};
-    const typename Loss<P>::Batch batch{target, dloss, smoothing, logits, losses, ranks, n};
+    const f32 scale = P::MODE == 2 ? *dloss / f32(n) : 0.0f;
+    const typename Loss<P>::Batch batch{target, scale, smoothing, logits, losses, ranks, n};
     constexpr int IMAGES = int(P::IMAGES);
     using Last = LinearStage<P, int(P::LINEARS) - 1>;
     Incoming<P> incoming;
@@ -149,12 +150,13 @@ __global__ void __launch_bounds__(P::THREADS, 1)
         cp_async_wait<1>();
         __syncthreads();
         const bool more = first + stride < n;
+        const i64 label = batch.label(first);
         if (more) incoming.ask(x, first + stride, n);
         Convs<P, 0>::forward(work, buffer);
         if constexpr (P::CONVS == 0) cp_async_wait_all();
         if constexpr (P::CONVS == 0) __syncthreads();
         Linears<P, 0>::forward(work, first);
-        Loss<P>::run(smem_raw, work.template bias<Last>(), batch, first);
+        Loss<P>::run(smem_raw, work.template bias<Last>(), batch, first, label);
         if constexpr (P::MODE == 2) {
             __syncthreads();
             Linears<P, 0>::backward(work, first);
