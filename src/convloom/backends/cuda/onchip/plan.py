@@ -47,6 +47,7 @@ class Config:
 
 
 DEFAULT = Config()
+#: Steps of a filter gradient's loop that are unrolled.
 UNROLL = 3
 
 
