@@ -35,6 +35,7 @@ SMALL = {
 LARGE = ("alexnet", "alexnet-torchvision", "vgg16")
 #: Those whose kernels are soon compiled.
 QUICK = ("lenet", "lenet5", "vgg-small", "resnet20")
+SIMULATED = ("lenet5",)
 CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in SMALL]
 
 #: Parameters with 1000 classes and three channels at 224×224 as published, else as counted by hand.
@@ -158,15 +159,19 @@ def test_evaluation_on_the_cpu(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in SMALL],
+    ("device", "name"),
+    [
+        *(pytest.param("cpu", n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in SMALL),
+        *(pytest.param("cuda-sim", name) for name in SIMULATED),
+        *(pytest.param("cuda", name, marks=pytest.mark.gpu) for name in SMALL),
+    ],
 )
-def test_gradients_on_the_cpu(name: str) -> None:
+def test_gradients_on_devices(device: str, name: str) -> None:
     """Of compiled kernels, in float32; as a whole, as one rectifier more or less near 0 may pass
     a gradient, which the batch normalisations of a deep network then spread."""
     model, twin, images = pair(name)
     dy = np.random.default_rng(1).standard_normal((2, 5)).astype(np.float32)
-    y, _, gradients = cl.vjp(model, images, dy, device="cpu")
+    y, _, gradients = cl.vjp(model, images, dy, device=device)
     twin.train()
     output = twin(torch.from_numpy(images).double())
     output.backward(torch.from_numpy(dy).double())

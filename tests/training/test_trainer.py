@@ -44,6 +44,16 @@ def numbered(count: int) -> Any:
     return from_arrays(images, np.arange(count) % 3, classes=["a", "b", "c"])
 
 
+def test_validation_must_be_as_the_crops_are() -> None:
+    train = images_and_labels(20, size=8)
+    made = make_trainer(augment=Augmentation(padding=0, size=6))
+    assert made.shape_of(train) == (1, 6, 6)
+    with pytest.raises(TrainerError, match=r"of 1×8×8, cropped to 1×6×6; they must be the"):
+        made.fit(train, epochs=1, validation=images_and_labels(8, size=8))
+    made.fit(train, epochs=1, validation=images_and_labels(8, size=6))
+    assert made.model.input_shape == (1, 6, 6)
+
+
 def test_evaluation_counts_every_sample_once() -> None:
     """Ten samples, batch 4, only the last two wrong: a mean of batch means would say 0.667."""
     trainer = make_trainer(batch_size=4, engine=Scripted)
