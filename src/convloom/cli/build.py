@@ -14,7 +14,7 @@ from convloom.cli.plan import _images_of, _shape
 from convloom.cli.terminal import Output, table
 
 if TYPE_CHECKING:
-    from convloom.backends.cuda.launch import Specialisation
+    from convloom.backends.cuda.launch import Phase, Specialisation
     from convloom.backends.cuda.nvrtc import Cubin
     from convloom.backends.feeding import Crops
     from convloom.ir import Graph, Plan, TensorSpec
@@ -126,21 +126,27 @@ def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tup
     Args:
         crops: how training images are augmented; streamed ones are on the host.
     """
+    from convloom.backends.cuda.fed import fed_phases
     from convloom.backends.cuda.resident import kernels
 
     layers: dict[Specialisation, dict[str, None]] = {}
     shared: dict[Specialisation, int] = {}
     for plan in plans:
+        phases: list[tuple[str, Phase]] = []
         _, *image = plan.spec("input").shape
         hyper = plan.graph.specs.get("hyper")
         for drawn in dict.fromkeys((None, crops if hyper else None)):
             ends = kernels((image[0], image[1], image[2]), hyper.size if hyper else 0, drawn)
             for kernel, name in zip(ends, ("input", "results"), strict=True):
                 layers.setdefault(kernel, {})[name] = None
+            fed = fed_phases(plan, ends[0])
+            phases += [(plan.steps[0].node.layer, phase) for phase in fed]
         for step in plan.steps:
-            for phase in (*step.selection.launch.prologue, *step.selection.launch.phases):
-                layers.setdefault(phase.kernel, {})[step.node.layer] = None
-                shared[phase.kernel] = max(shared.get(phase.kernel, 0), phase.shared)
+            launch = step.selection.launch
+            phases += [(step.node.layer, one) for one in (*launch.prologue, *launch.phases)]
+        for layer, phase in phases:
+            layers.setdefault(phase.kernel, {})[layer] = None
+            shared[phase.kernel] = max(shared.get(phase.kernel, 0), phase.shared)
     return {kernel: (", ".join(users), shared.get(kernel, 0)) for kernel, users in layers.items()}
 
 

@@ -65,5 +65,6 @@ def test_a_plain_run_cannot_be_fed(backend: CudaBackend) -> None:
     kernel = Specialisation("fill_zero/naive")
     wrong = CudaLaunch((Phase(kernel, (Fed("images"), 1), 1, 32),))
     step = replace(step, selection=replace(step.selection, launch=wrong), workspace=None)
+    executable = backend.executable(replace(plan, steps=(step,)), backend.storage(plan))
     with pytest.raises(ValueError, match="needs a data set for images"):
-        backend.executable(replace(plan, steps=(step,)), backend.storage(plan))
+        executable.run()

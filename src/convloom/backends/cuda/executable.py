@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from convloom.backends.base import DeviceError, OutOfMemoryError
 from convloom.backends.bound import BoundExecutable
@@ -22,21 +23,25 @@ _ALIGNMENT = 256
 
 
 class CudaExecutable(BoundExecutable[DeviceTensor]):
-    """Runs a plan. Kernels are compiled, and every address is fixed, on construction.
+    """Runs a plan. Kernels are compiled, and every address is fixed, on construction; those of a
+    step that can make its own batch (fed.py) when they first run without a data set.
 
     Values that change from run to run (inputs, ``hyper``, ``counter``) are read from device memory
     by the kernels, so one captured graph serves all runs.
 
     Attributes:
         prologue: launches that come before the first of runs that follow each other directly.
-        calls: the launches of each run, in order; each is a function that asks for one.
     """
 
     def __init__(self, plan: Plan, storage: CudaStorage) -> None:
         storage.check(plan)
         self._storage = storage
         self._gpu = gpu = storage.gpu
-        gpu.load(kernel for step in plan.steps for kernel in launch_of(step).kernels)
+        launches = [(step, launch_of(step)) for step in plan.steps]
+        # Where a step can make its own batch, its other form is compiled when it first runs.
+        own = [launch.phases for _, launch in launches if not launch.fed]
+        before = [launch.prologue for _, launch in launches]
+        gpu.load(phase.kernel for phases in (*before, *own) for phase in phases)
         self._own = _allocate(plan, storage)
         self._arenas = _arena_addresses(plan, storage.arena, self._own)
         arenas = self._arenas
@@ -46,13 +51,25 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
             return DeviceTensor(name, plan.spec(name), gpu, address)
 
         super().__init__(plan, bind)
-        launches = [(step, launch_of(step)) for step in plan.steps]
         self._before = [self._calls(step, launch.prologue) for step, launch in launches]
-        self._steps = [self._calls(step, launch.phases) for step, launch in launches]
         self.prologue = [call for calls in self._before for call in calls]
-        self.calls = [call for calls in self._steps for call in calls]
-        self._replay = Replay(gpu, self.calls, self.prologue)
         self._warm = False
+
+    @cached_property
+    def _steps(self) -> list[list[Callable[[], None]]]:
+        """The launches of each step."""
+        steps = self._plan.steps
+        self._gpu.load(phase.kernel for step in steps for phase in launch_of(step).phases)
+        return [self._calls(step, launch_of(step).phases) for step in steps]
+
+    @cached_property
+    def calls(self) -> list[Callable[[], None]]:
+        """The launches of each run, in order; each is a function that asks for one."""
+        return [call for calls in self._steps for call in calls]
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return Replay(self._gpu, self.calls, self.prologue)
 
     @property
     def storage(self) -> CudaStorage:

@@ -29,6 +29,7 @@ from convloom.backends.cuda.launch import (
     Argument,
     CudaLaunch,
     Fed,
+    Phase,
     Specialisation,
     Tensor,
     Workspace,
@@ -58,12 +59,10 @@ def fed_calls(
         gather: the kernel that would make the batch; its constants say what the data set is.
         addresses: of what ``Fed`` may name.
     """
-    steps = executable.plan.steps
-    launch = steps[0].selection.launch if len(steps) == 1 else None
-    if not isinstance(launch, CudaLaunch):
+    phases = fed_phases(executable.plan, gather)
+    if not phases:
         return []
-    workspace = steps[0].workspace
-    extra = {"FED": 1, **{f"FED_{name}": value for name, value in gather.constants}}
+    (step,) = executable.plan.steps
 
     def word(argument: Argument | Fed) -> int | float:
         if isinstance(argument, Fed):
@@ -71,21 +70,35 @@ def fed_calls(
         if isinstance(argument, Tensor):
             return executable.place(argument.name) + argument.offset
         if isinstance(argument, Workspace):
-            assert workspace is not None
-            return executable.place(workspace) + argument.offset
+            assert step.workspace is not None
+            return executable.place(step.workspace) + argument.offset
         return argument
 
-    calls = []
-    for phase in launch.fed:
-        constants = tuple(sorted({**dict(phase.kernel.constants), **extra}.items()))
-        calls.append(
-            Call(
-                replace(phase.kernel, constants=constants),
-                tuple(word(argument) for argument in phase.arguments),
-                phase.blocks,
-                phase.threads,
-                phase.shared,
-                f"{steps[0].node.title} on a data set",
-            )
+    return [
+        Call(
+            phase.kernel,
+            tuple(word(argument) for argument in phase.arguments),
+            phase.blocks,
+            phase.threads,
+            phase.shared,
+            f"{step.node.title} on a data set",
         )
-    return calls
+        for phase in phases
+    ]
+
+
+def fed_phases(plan: Plan, gather: Specialisation) -> tuple[Phase, ...]:
+    """The phases of a step that feeds itself, for the data set that ``gather`` is for."""
+    launch = plan.steps[0].selection.launch if len(plan.steps) == 1 else None
+    if not isinstance(launch, CudaLaunch):
+        return ()
+    extra = {"FED": 1, **{f"FED_{name}": value for name, value in gather.constants}}
+
+    def told(phase: Phase) -> Phase:
+        if not any(isinstance(one, Fed) for one in phase.arguments):
+            return phase
+        constants = {**dict(phase.kernel.constants), **extra}
+        kernel = replace(phase.kernel, constants=tuple(sorted(constants.items())))
+        return replace(phase, kernel=kernel)
+
+    return tuple(map(told, launch.fed))

@@ -103,7 +103,7 @@ class CudaLaunch:
 
     @property
     def kernels(self) -> tuple[Specialisation, ...]:
-        """What must be compiled."""
+        """What must be compiled to run it on a batch."""
         return tuple(phase.kernel for phase in (*self.prologue, *self.phases))
 
 

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import numpy as np
 
-from convloom.backends.cuda.fed import fed_calls
+from convloom.backends.cuda.fed import fed_calls, fed_phases
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
 from convloom.backends.cuda.graph import REPETITIONS, Replay
 from convloom.backends.cuda.launch import Specialisation
@@ -146,7 +146,8 @@ class ResidentSteps:
         self._gather, self._record = kernels(
             data.shape, hyper.size if hyper else 0, crops, floats=data.floats
         )
-        self._gpu.load((self._gather, self._record))
+        fed = [phase.kernel for phase in fed_phases(executable.plan, self._gather)]
+        self._gpu.load(fed or (self._gather, self._record))
         self._clock = self._gpu.allocate(2 * _CLOCK_BYTES)
         self._draws = self._gpu.allocate(data.samples * 3 if crops else 0)
         self._drawn: np.ndarray | None = None
@@ -294,7 +295,6 @@ class ResidentSteps:
             "corrects": tables.corrects,
         }
         calls = fed_calls(self.executable, self._gather, addresses)
-        self._gpu.load(call.kernel for call in calls)
         return tuple(self._gpu.prepare(call) for call in calls)
 
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:

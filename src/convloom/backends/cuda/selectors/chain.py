@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from convloom.backends.cuda.launch import Argument, CudaLaunch, Tensor
+from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tensor
 from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
 from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
@@ -25,6 +26,10 @@ from convloom.ops.precision import BF16
 #: Parameters that the kernels take.
 _PARAMETERS = 12
 _THREADS = 256
+#: What the kernels take last where their batch lies in a data set (fed.py), null otherwise; hyper
+#: and counter are the step's own tensors.
+_STEP_FED = ("images", "labels", "scale", "shift", "order", "draws", "clock")
+_REDUCE_FED = ("rates", "hyper", "counter", "clock", "losses", "corrects")
 
 
 def refusal(node: Node, specs: Specs) -> str:
@@ -62,7 +67,8 @@ class _Launches:
         self.kernel = OnChip(stages, self._mode())
         self.build = Builder(specs)
         self.shared = self.kernel.shared
-        self.constants = self.kernel.constants(row)
+        self.constants = self.kernel.constants(row) | {"FED": 0}
+        self.row = row
 
     def selection(self) -> Selection:
         kernel, build = self.kernel, self.build
@@ -91,6 +97,7 @@ class _Launches:
             Tensor(self.node.outputs[0]),
             self._smoothing(),
             self.n,
+            *len(_STEP_FED) * (ABSENT,),
         )
         build.add(
             "onchip/step", self.constants, arguments, blocks, kernel.config.threads, self.shared
@@ -100,11 +107,26 @@ class _Launches:
         inputs = [build.specs[name] for name in self.node.inputs]
         segment = kernel.segment(self.chain.titles(inputs), self.n)
         made = replace(build.selection("onchip", "onchip"), segment=segment)
+        pack, *rest = made.launch.phases
+        fed = self._fed(rest) if self.chain.has_loss and self.row else ()
         if not isinstance(self.chain, ChainUpdate):
-            return made
+            return replace(made, launch=replace(made.launch, fed=(pack, *fed) if fed else ()))
         # The update keeps the packed weights new, so they are made but once.
-        first, *rest = made.launch.phases
-        return replace(made, launch=CudaLaunch(tuple(rest), (first,)), lasting=True)
+        return replace(made, launch=CudaLaunch(tuple(rest), (pack,), fed), lasting=True)
+
+    def _fed(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
+        """The launches of a step and its reduction that take their batch from a data set."""
+        counter, hyper = _tensor(self.names.counter), _tensor(self.names.hyper)
+        ends: tuple[tuple[Argument | Fed, ...], ...] = (
+            tuple(map(Fed, _STEP_FED)),
+            tuple(
+                {"hyper": hyper, "counter": counter}.get(name, Fed(name)) for name in _REDUCE_FED
+            ),
+        )
+        return tuple(
+            replace(phase, arguments=(*phase.arguments[: -len(end)], *end))
+            for phase, end in zip(phases, ends, strict=True)
+        )
 
     def _reduce(self, workspaces: tuple[Argument, ...], packed: Argument, slabs: int) -> None:
         top = cast(TopKCorrect, self.chain.stages[-1])
@@ -128,6 +150,7 @@ class _Launches:
             slabs,
             self.n,
             *self._padded(self._parameters(), (ABSENT, ABSENT, ABSENT, ABSENT, 0.0, 0.0)),
+            *len(_REDUCE_FED) * (ABSENT,),
         )
         kernel = self.kernel
         self.build.add(

@@ -10,18 +10,30 @@ __device__ __forceinline__ i64 mirrored(i64 i, i64 n) {
     return i < 0 ? -i : i < n ? i : 2 * (n - 1) - i;
 }
 
+// What a pixel is in memory.
+template <bool FLOATS>
+struct PixelOf {
+    using Type = u8;
+};
+template <>
+struct PixelOf<true> {
+    using Type = f32;
+};
+
 // A data set; F says what its images are: C, H, W; FLOATS: floats that are taken as they are, else
 // bytes; AUGMENT: whether they are cropped and flipped, with PADDING black pixels on every side, or
 // the mirror image if REFLECT. A crop begins at (row, col) of the padded image; the flip comes after
 // it. `draws` holds row, column and flip of every sample.
 template <class F>
 struct DataSet {
+    using Raw = typename PixelOf<F::FLOATS != 0>::Type;
     const void* images;
     const f32* scale;
     const f32* shift;
     const u8* draws;
 
-    __device__ __forceinline__ f32 pixel(i64 sample, i64 channel, i64 row, i64 col) const {
+    // What lies in memory for a pixel of the batch.
+    __device__ __forceinline__ Raw raw(i64 sample, i64 channel, i64 row, i64 col) const {
         bool inside = true;
         if constexpr (F::AUGMENT != 0) {
             const u8* drawn = draws + sample * 3;
@@ -36,11 +48,12 @@ struct DataSet {
             }
         }
         const i64 from = ((sample * F::C + channel) * F::H + row) * F::W + col;
-        if constexpr (F::FLOATS != 0) {
-            return inside ? static_cast<const f32*>(images)[from] : 0.0f;
-        } else {
-            const u8 value = inside ? static_cast<const u8*>(images)[from] : u8(0);
-            return __fadd_rn(__fmul_rn(f32(value), scale[channel]), shift[channel]);
-        }
+        return inside ? static_cast<const Raw*>(images)[from] : Raw(0);
+    }
+
+    // The network's input for it.
+    __device__ __forceinline__ f32 value(Raw raw, i64 channel) const {
+        if constexpr (F::FLOATS != 0) return raw;
+        return __fadd_rn(__fmul_rn(f32(raw), scale[channel]), shift[channel]);
     }
 };

@@ -22,5 +22,6 @@ __global__ void gather_naive(const void* images, const i64* labels, const f32* s
     if (i >= size) return;
     const Place at = place_of<C, H, W, true>(i);
     const DataSet<P> data{images, scale, shift, draws};
-    input[i] = data.pixel(order[step * n + at.image], at.channel, at.row, at.col);
+    const i64 sample = order[step * n + at.image];
+    input[i] = data.value(data.raw(sample, at.channel, at.row, at.col), at.channel);
 }

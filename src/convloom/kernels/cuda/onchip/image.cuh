@@ -6,32 +6,37 @@
 #pragma once
 
 #include "onchip/shape.cuh"
+#include "onchip/source.cuh"
 
 template <class P>
 struct Incoming {
     static constexpr int C = int(P::CONV_C[0]), H = int(P::CONV_H[0]), W = int(P::CONV_W[0]);
     static constexpr int SIZE = C * H * W, THREADS = int(P::THREADS), IMAGES = int(P::IMAGES);
     static constexpr int EACH = (SIZE * IMAGES + THREADS - 1) / THREADS;
-    f32 pixel[EACH];
+    typename Source<P>::Raw pixel[EACH];
 
     // Ask for the images from `first` on.
-    __device__ __forceinline__ void ask(const f32* x, i64 first, i64 n) {
+    __device__ __forceinline__ void ask(const Source<P>& source, i64 first, i64 n) {
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int i = threadIdx.x + e * THREADS;
             if (i < SIZE * IMAGES)
-                pixel[e] = x[least(first + i / SIZE, n - 1) * SIZE + i % SIZE];
+                pixel[e] = source.raw(least(first + image_of(i), n - 1), i - image_of(i) * SIZE);
         }
     }
 
+    // Which of the block's images element i belongs to.
+    __device__ __forceinline__ static int image_of(int i) { return IMAGES == 1 ? 0 : i / SIZE; }
+
     // Put them into their maps; `buffer` is 0 and 1 in turns.
-    __device__ __forceinline__ void put(Bytes* shared, int buffer) const {
+    __device__ __forceinline__ void put(const Source<P>& source, Bytes* shared, int buffer) const {
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int i = threadIdx.x + e * THREADS;
             if (i < SIZE * IMAGES)
-                at<Bf16>(region<P>(shared, i / SIZE) + buffer * int(P::INPUT_BYTES) +
-                         offset(i % SIZE)) = bf16_of(pixel[e]);
+                at<Bf16>(region<P>(shared, image_of(i)) + buffer * int(P::INPUT_BYTES) +
+                         offset(i - image_of(i) * SIZE)) =
+                    bf16_of(source.value(pixel[e], i - image_of(i) * SIZE));
         }
     }
 

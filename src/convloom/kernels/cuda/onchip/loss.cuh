@@ -8,6 +8,7 @@
 #include "device/reduce.cuh"
 #include "device/topk.cuh"
 #include "onchip/linear.cuh"
+#include "onchip/source.cuh"
 
 template <class P>
 struct Loss {
@@ -18,7 +19,7 @@ struct Loss {
 
     // What the whole batch has of it. `scale` is what gradients are multiplied by.
     struct Batch {
-        const i64* target;
+        Source<P> source;
         f32 scale, smoothing;
         f32 *logits, *losses;
         i32* ranks;
@@ -26,7 +27,7 @@ struct Loss {
 
         // The label of the image that this warp will take, asked for early.
         __device__ __forceinline__ i64 label(i64 first) const {
-            return P::MODE == 0 ? 0 : target[least(first + threadIdx.x / 32, n - 1)];
+            return P::MODE == 0 ? 0 : source.label(least(first + threadIdx.x / 32, n - 1));
         }
     };
 

@@ -252,10 +252,15 @@ __global__ void __launch_bounds__(256)
                   ONCHIP_PARAMETER(1), ONCHIP_PARAMETER(2), ONCHIP_PARAMETER(3),
                   ONCHIP_PARAMETER(4), ONCHIP_PARAMETER(5), ONCHIP_PARAMETER(6),
                   ONCHIP_PARAMETER(7), ONCHIP_PARAMETER(8), ONCHIP_PARAMETER(9),
-                  ONCHIP_PARAMETER(10), ONCHIP_PARAMETER(11)) {
+                  ONCHIP_PARAMETER(10), ONCHIP_PARAMETER(11), const f64* rates, f64* own_hyper,
+                  u64* counter, u64* clock, f32* all_losses, i32* all_corrects) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
-    i64 block = blockIdx.x;
+    i64 block = blockIdx.x, row = 0;
+    if constexpr (P::FED != 0) {
+        row = i64(clock[2]);
+        hyper = rates + row * P::FED_RATES;
+    }
     if constexpr (P::GRADIENTS != 0) {
         const Reduction<P> work{
             slab, reinterpret_cast<const Bf16*>(kept), hyper, slabs, n,
@@ -281,5 +286,13 @@ __global__ void __launch_bounds__(256)
     *loss = f32(total / f64(n));
     correct[0] = first_right;
     correct[1] = top_right;
+    if constexpr (P::FED != 0) {
+        all_losses[row] = *loss;
+        all_corrects[2 * row] = first_right;
+        all_corrects[2 * row + 1] = top_right;
+        for (int i = 0; i < int(P::FED_RATES); ++i) own_hyper[i] = hyper[i];
+        if (counter != nullptr) counter[1] = clock[1] + u64(row);
+        clock[0] = u64(row) + 1;
+    }
 #endif
 }

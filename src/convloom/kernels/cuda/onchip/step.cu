@@ -118,25 +118,42 @@ __device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed,
     cp_async_commit();
 }
 
+// Seed and number of a fed step, and its row for the kernel behind this one. Every thread may read
+// them after the next barrier.
+__device__ __forceinline__ const u64* fed_counter(const u64* counter, u64* clock) {
+    __shared__ u64 now[2];
+    if (threadIdx.x == 0) {
+        now[0] = counter == nullptr ? 0 : counter[0];
+        now[1] = clock[1] + clock[0];
+        if (blockIdx.x == 0) clock[2] = clock[0];
+    }
+    return now;
+}
+
 template <class P>
 __global__ void __launch_bounds__(P::THREADS, 1)
     onchip_step(const f32* x, const i64* target, const u64* counter, const f32* dloss,
                 const f32* p0, const f32* p1, const f32* p2, const f32* p3, const f32* p4,
                 const f32* p5, const f32* p6, const f32* p7, const f32* p8, const f32* p9,
                 const f32* p10, const f32* p11, const u8* packed, f32* slab, u8* kept, f32* losses,
-                i32* ranks, f32* logits, f32 smoothing, i64 n) {
+                i32* ranks, f32* logits, f32 smoothing, i64 n, const void* images,
+                const i64* labels, const f32* scales, const f32* shifts, const i64* order,
+                const u8* draws, u64* clock) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
+    const Source<P> source(x, target, Feeding{images, labels, scales, shifts, order, draws, clock},
+                           n);
+    if constexpr (P::FED != 0) counter = fed_counter(counter, clock);
     const Work<P> work{{p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11},
                        packed, counter, reinterpret_cast<Bf16*>(kept), n, smem_raw};
     const f32 scale = P::MODE == 2 ? *dloss / f32(n) : 0.0f;
-    const typename Loss<P>::Batch batch{target, scale, smoothing, logits, losses, ranks, n};
+    const typename Loss<P>::Batch batch{source, scale, smoothing, logits, losses, ranks, n};
     constexpr int IMAGES = int(P::IMAGES);
     using Last = LinearStage<P, int(P::LINEARS) - 1>;
     Incoming<P> incoming;
     i64 first = i64(blockIdx.x) * IMAGES;
     const i64 stride = i64(gridDim.x) * IMAGES;
-    incoming.ask(x, first, n);
+    incoming.ask(source, first, n);
     load_weights<P>(smem_raw, packed, 0, int(P::MATRICES_AT));
     load_weights<P>(smem_raw, packed, int(P::MATRICES_AT), int(P::SUMS_AT));
     for (int i = threadIdx.x; i < IMAGES * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
@@ -145,13 +162,13 @@ __global__ void __launch_bounds__(P::THREADS, 1)
     convs.begin();
     __syncthreads();
     int buffer = 0;
-    incoming.put(smem_raw, buffer);
+    incoming.put(source, smem_raw, buffer);
     for (; first < n; first += stride) {
         cp_async_wait<1>();
         __syncthreads();
         const bool more = first + stride < n;
         const i64 label = batch.label(first);
-        if (more) incoming.ask(x, first + stride, n);
+        if (more) incoming.ask(source, first + stride, n);
         Convs<P, 0>::forward(work, buffer);
         if constexpr (P::CONVS == 0) cp_async_wait_all();
         if constexpr (P::CONVS == 0) __syncthreads();
@@ -165,7 +182,7 @@ __global__ void __launch_bounds__(P::THREADS, 1)
             convs.backward(work, buffer);
         }
         if constexpr (P::CONVS == 0) __syncthreads();  // its input has but one buffer
-        if (more) incoming.put(smem_raw, buffer ^= 1);
+        if (more) incoming.put(source, smem_raw, buffer ^= 1);
     }
     if constexpr (P::MODE == 2 && P::CONVS > 0)
         convs.finish(work, slab + i64(blockIdx.x) * P::SLAB);

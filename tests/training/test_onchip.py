@@ -1,0 +1,60 @@
+"""Training on chip through the simulator: every way of input gives the same bits."""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+
+import convloom as cl
+from convloom import nn
+from convloom.backends.cuda.launch import launch_of
+from convloom.data import Augmentation
+from convloom.training.engine import Engine
+from tests.training.helpers import images_and_labels, make_trainer
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the simulator needs g++")
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(2, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(72, 16),
+        nn.ReLU(),
+        nn.Dropout(0.25),
+        nn.Linear(16, 3),
+    )
+
+
+def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
+    """Two epochs with a short last batch."""
+    made = make_trainer(
+        network(),
+        engine=Engine,
+        device="cuda-sim",
+        precision="bf16",
+        schedule="one-cycle",
+        **settings,
+    )
+    made.fit(images_and_labels(20, channels=2), 2, images_and_labels(9, channels=2, seed=1))
+    return made, made.engine.state()
+
+
+@pytest.mark.parametrize("augment", [None, Augmentation(padding=1)], ids=["plain", "crops"])
+def test_a_step_that_feeds_itself_has_the_bits_of_a_gathered_one(
+    augment: Augmentation | None,
+) -> None:
+    fed, state = trained(input="resident", augment=augment)
+    (step,) = fed.engine.plan(8).steps
+    assert launch_of(step).fed
+    streamed, wanted = trained(input="stream", augment=augment)
+    assert state.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert state[name].tobytes() == value.tobytes(), name
+    for column in ("loss", "accuracy", "val_loss", "val_accuracy"):
+        assert fed.history.column(column) == streamed.history.column(column)
