@@ -20,6 +20,11 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.Conv2d(3, 5, 1), nn.MaxPool2d(3, 2, 1, outputs=5, ties="all"),
         nn.AvgPool2d(3, 2, count_include_pad=False, outputs=2), nn.AdaptiveMaxPool2d((3, 2)),
     ),
+    "unshared": lambda: nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False), nn.UnsharedBias(6, (7, 6)), nn.ReLU(),
+        nn.LocallyConnected2d(6, 8, 3, (7, 6), 2, 1, groups=2), nn.ReLU(),
+        nn.LocallyConnected2d(8, 2, (2, 3), (4, 3), bias=False), nn.Flatten(), nn.Linear(6, 3),
+    ),
     "transposed": lambda: nn.Sequential(
         nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(6, 4, 3, 2, 1, 1), nn.ReLU(),
         nn.ConvTranspose2d(4, 4, 2, 2, groups=2, bias=False),

@@ -20,6 +20,7 @@ from convloom.ops import (
     Conv2d,
     Conv2dDgrad,
     Linear,
+    Local2d,
     LocalResponseNorm,
     MaxPool2d,
     Op,
@@ -163,6 +164,23 @@ def _avg_pool(row, count_include_pad):  # type: ignore[no-untyped-def]
 CONV: tuple[Case, ...] = (
     *(_conv(*row) for row in _CONV_ROWS),
     Case(Conv2d((4, 4), (2, 2), (1, 1), 2), ((2, 6, 23, 18), (10, 3, 11, 11), (10,))),
+)
+
+#: Locally connected layers (images, filters): strides, padding, dilation, groups, channels and
+#: filters below, at and beyond a vector, an output of one pixel.
+LOCAL: tuple[Case, ...] = tuple(
+    Case(
+        Local2d(stride, padding, dilation, groups),
+        ((n, c, *size), (pixels * k, c // groups, *kernel)),
+    )
+    for n, c, size, k, kernel, stride, padding, dilation, groups, pixels in (
+        (1, 1, (2, 3), 1, (2, 3), (1, 1), (0, 0), (1, 1), 1, 1),
+        (31, 3, (4, 5), 5, (3, 3), (1, 1), (1, 1), (1, 1), 1, 20),
+        (2, 17, (5, 4), 33, (3, 2), (2, 1), (1, 0), (1, 1), 1, 9),
+        (33, 4, (5, 6), 6, (2, 2), (2, 2), (0, 0), (1, 2), 2, 4),
+        (3, 8, (4, 3), 16, (3, 3), (1, 1), (1, 1), (1, 1), 1, 12),
+        (5, 32, (3, 3), 32, (1, 1), (2, 2), (0, 0), (1, 1), 2, 4),
+    )
 )
 
 #: Transposed convolutions (images, filters): strides with every output padding, dilation, groups,

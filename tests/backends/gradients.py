@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from convloom.compiler.autodiff import differentiate
 from convloom.ir import GraphBuilder, Role, TensorSpec
+from convloom.ops import Local2d, Local2dDgrad, Local2dWgrad
 from tests.backends.harness import integers
 from tests.zoo import Case
 
@@ -27,3 +28,17 @@ def pool_and_gradient(case: Case) -> Iterator[tuple[Any, ...]]:
         inputs = [values[name] for name in node.inputs]
         yield node.op, *inputs
         values.update(zip(node.outputs, node.op.reference(*inputs), strict=True))
+
+
+def local_and_gradients(
+    case: Case, make: Callable[[tuple[int, ...], int], np.ndarray]
+) -> Iterator[tuple[Any, ...]]:
+    """(op, its inputs) of a locally connected layer, then of its gradients."""
+    op = case.op
+    assert isinstance(op, Local2d)
+    geometry = (op.stride, op.padding, op.dilation, op.groups)
+    x, w = (make(shape, i) for i, shape in enumerate(case.shapes))
+    dy = make(op.infer(*case.specs())[0].shape, 2)
+    yield op, x, w
+    yield Local2dDgrad(*geometry, size=(x.shape[2], x.shape[3])), dy, w
+    yield Local2dWgrad(*geometry, kernel=(w.shape[2], w.shape[3])), x, dy

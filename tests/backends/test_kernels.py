@@ -28,6 +28,8 @@ from convloom.ops import (
     Linear,
     LinearDgrad,
     LinearWgrad,
+    Local2d,
+    Local2dWgrad,
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
@@ -44,9 +46,9 @@ from convloom.ops import (
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.fused import FusedLinear, FusedLinearDgrad, FusedLinearWgrad
-from tests.backends.gradients import pool_and_gradient
+from tests.backends.gradients import local_and_gradients, pool_and_gradient
 from tests.backends.harness import compare, integers, normals, outcome, run_op
-from tests.zoo import ADAPTIVE_POOL, CLIPPED_POOL, FOURS_POOL, Case
+from tests.zoo import ADAPTIVE_POOL, CLIPPED_POOL, FOURS_POOL, LOCAL, Case
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
 
@@ -257,6 +259,27 @@ class TestBias:
             compare(AddBias(), x, normals(bias, 1), exact=True, layouts=(layout, None, layout))
         dy = integers(shape, 2)
         compare(UnsharedBiasGrad(), dy, exact=True, layouts=(layout,))
+
+
+class TestLocal:
+    @pytest.mark.parametrize("case", LOCAL, ids=str)
+    def test_zoo(self, case: Case) -> None:
+        for exact, make in ((True, integers), (False, normals)):
+            for op, *inputs in local_and_gradients(case, make):
+                compare(op, *inputs, exact=exact)
+
+    def test_not_finite(self) -> None:
+        case = Case(Local2d(padding=(1, 1)), ((2, 3, 3, 3), (36, 3, 3, 3)))
+        for op, *inputs in local_and_gradients(case, normals):
+            inputs[0].ravel()[[0, 5, 20]] = np.nan, np.inf, -np.inf
+            compare(op, *inputs)
+
+    def test_row_major_input(self) -> None:
+        x, w = integers((2, 3, 4, 4), 0), integers((20, 3, 3, 3), 1)
+        compare(Local2d(), x, w, exact=True, layouts=(ROW_MAJOR,))
+        dy = integers((2, 5, 2, 2), 2)
+        wgrad = Local2dWgrad(kernel=(3, 3))
+        compare(wgrad, x, dy, exact=True, layouts=(ROW_MAJOR, ROW_MAJOR))
 
 
 class TestShape:

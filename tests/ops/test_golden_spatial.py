@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convloom.ops import AvgPool2d, MaxPool2d
+from convloom.ops import AddBias, AvgPool2d, Conv2d, Local2d, MaxPool2d
 from tests import golden
 from tests.golden import Golden
 from tests.ops.gradcheck import close, evaluate, gradients
@@ -30,6 +30,63 @@ def test_pool(name: str) -> None:
     op, x = pool_of(case), case.images("x")
     close(evaluate(op, x)[0], case.images("y"))
     close(gradients(op, [x], case.images("g"))[0], case.images("dx"))
+
+
+@pytest.mark.parametrize("name", golden.names("conv", "local"))
+def test_convolution(name: str) -> None:
+    """One input at a time: their outputs are summed. What overhangs on the far side is zeros."""
+    case = golden.load(name)
+    y = sum(forward(case, i)[0] for i in range(len(case.params["inputs"])))
+    b = case.arrays["b"]
+    shared = len(b) == case.arrays["y"].shape[0]
+    bias = b if shared else b.reshape(case.arrays["y"].shape[:3])
+    close(evaluate(AddBias(), y, bias)[0], case.images("y"))
+    g = case.images("g")
+    close(gradients(AddBias(), [y, bias], g)[1].ravel(), case.arrays["db"])
+    for i in range(len(case.params["inputs"])):
+        _, op, x, w = forward(case, i)
+        grads = gradients(op, [x, w], g)
+        height, width = case.arrays[f"x{i}"].shape[1:3]
+        pad = case.params["inputs"][i]["pad"]
+        inside = grads[0][:, :, pad : pad + height, pad : pad + width]
+        close(channels_back(case, i, inside), case.images(f"dx{i}"))
+        close(as_in_case(case, i, grads[1]), case.arrays[f"dw{i}"])
+
+
+def forward(case: Golden, i: int):  # type: ignore[no-untyped-def]
+    """(y, the op, its padded input, its filters) of input i."""
+    params, x, w = case.params["inputs"][i], case.images(f"x{i}"), case.arrays[f"w{i}"]
+    x = x[:, params["conns"]] if "conns" in params else x
+    size, stride, pad, groups = (params[key] for key in ("fs", "stride", "pad", "groups"))
+    modules = case.arrays["y"].shape[1]
+    far = (modules - 1) * stride + size - x.shape[2] - pad
+    padded = np.pad(x, ((0, 0), (0, 0), (pad, far), (pad, far)))
+    kind = Conv2d if case.layer == "conv" else Local2d
+    op = kind((stride, stride), groups=groups)
+    # Rows are (module, channel, y, x), columns filters.
+    by_module = w.reshape(-1, x.shape[1] // groups, size, size, w.shape[1])
+    if case.layer == "conv":
+        assert len(by_module) == 1
+    filters = by_module.transpose(0, 4, 1, 2, 3).reshape(-1, *by_module.shape[1:4])
+    return evaluate(op, padded, filters)[0], op, padded, filters
+
+
+def as_in_case(case: Golden, i: int, dw: np.ndarray) -> np.ndarray:
+    """A gradient of filters in the order of the case's own."""
+    w = case.arrays[f"w{i}"]
+    by_module = dw.reshape(-1, w.shape[1], *dw.shape[1:])
+    return by_module.transpose(0, 2, 3, 4, 1).reshape(w.shape)
+
+
+def channels_back(case: Golden, i: int, dx: np.ndarray) -> np.ndarray:
+    """The gradient of channels that several groups read: the sum of theirs."""
+    conns = case.params["inputs"][i].get("conns")
+    if conns is None:
+        return dx
+    summed = np.zeros((dx.shape[0], case.arrays[f"x{i}"].shape[0], *dx.shape[2:]))
+    for at, channel in enumerate(conns):
+        summed[:, channel] += dx[:, at]
+    return summed
 
 
 def test_pool_chain() -> None:

@@ -109,6 +109,7 @@ def test_every_possible_pair_occurs(
         "CLIPPED_POOL",
         "ADAPTIVE_POOL",
         "CONV_TRANSPOSE",
+        "LOCAL",
         "LINEAR",
         "ELEMENTWISE",
     ],

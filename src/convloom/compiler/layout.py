@@ -36,6 +36,9 @@ from convloom.ops import (
     Linear,
     LinearDgrad,
     LinearWgrad,
+    Local2d,
+    Local2dDgrad,
+    Local2dWgrad,
     Mul,
     ReLU,
     ReLUGrad,
@@ -55,7 +58,10 @@ _NOTHING: Mapping[str, TensorSpec] = MappingProxyType({})
 #: Channels from which on images are reordered before convolutions read them.
 _MANY_CHANNELS = 16
 #: {op: index of its filter-shaped operand}; outputs count after inputs.
-_CONV: Mapping[Any, int] = {Conv2d: 1, Conv2dDgrad: 1, Conv2dWgrad: 2}
+_CONV: Mapping[Any, int] = {
+    **{Conv2d: 1, Conv2dDgrad: 1, Conv2dWgrad: 2},
+    **{Local2d: 1, Local2dDgrad: 1, Local2dWgrad: 2},
+}
 
 
 def choose_layouts(

@@ -25,6 +25,7 @@ from convloom.nn.layers import (
     Identity,
     LeakyReLU,
     Linear,
+    LocallyConnected2d,
     LocalResponseNorm,
     LogSoftmax,
     MaxPool2d,
@@ -38,6 +39,7 @@ from convloom.nn.layers import (
     Softmax,
     Softplus,
     Tanh,
+    UnsharedBias,
 )
 from convloom.nn.losses import (
     BCELoss,
@@ -82,6 +84,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "LocallyConnected2d",
     "LogSoftmax",
     "MSELoss",
     "MaxPool2d",
@@ -103,6 +106,7 @@ __all__ = [
     "SymbolicTensor",
     "Tanh",
     "TraceError",
+    "UnsharedBias",
     "WeightsError",
     "add",
     "cat",

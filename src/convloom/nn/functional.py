@@ -24,6 +24,7 @@ from convloom.ops import (
     Dropout,
     GroupNorm,
     Linear,
+    Local2d,
     LocalResponseNorm,
     MaxPool2d,
     Mul,
@@ -53,6 +54,33 @@ def conv2d(
     geometry = arguments.conv_geometry(weight.shape[2:], stride, padding, dilation, groups)
     inputs = (x, weight) if bias is None else (x, weight, bias)
     return x.tracer.apply(Conv2d(*geometry), *inputs, function="conv2d")
+
+
+def locally_connected2d(
+    input: SymbolicTensor,
+    weight: Parameter,
+    bias: Parameter | None = None,
+    stride: _Size = 1,
+    padding: _Size = 0,
+    dilation: _Size = 1,
+    groups: int = 1,
+) -> SymbolicTensor:
+    """As ``conv2d``, with filters of its own for every output pixel: (P*Q*K, C/groups, R, S), and
+    a bias (K,), or (K, P, Q) for one of every output."""
+    x = _tensor(input, "locally_connected2d")
+    if len(weight.shape) != 4:
+        raise ShapeError(
+            f"locally_connected2d: filters have shape (P*Q*K, C, R, S), not {weight.shape}"
+        )
+    geometry = arguments.conv_geometry(weight.shape[2:], stride, padding, dilation, groups)
+    y = x.tracer.apply(Local2d(*geometry), x, weight, function="locally_connected2d")
+    return y if bias is None else add_bias(y, bias)
+
+
+def add_bias(input: SymbolicTensor, bias: Parameter) -> SymbolicTensor:
+    """x (N, K, ...) plus a bias, (K,) or unshared (K, ...)."""
+    x = _tensor(input, "add_bias")
+    return x.tracer.apply(AddBias(), x, bias, function="add_bias")
 
 
 def conv_transpose2d(
@@ -87,7 +115,7 @@ def conv_transpose2d(
         )
     op = Conv2dDgrad(*geometry, size=(height, width))
     y = x.tracer.apply(op, x, weight, function="conv_transpose2d")
-    return y if bias is None else x.tracer.apply(AddBias(), y, bias, function="conv_transpose2d")
+    return y if bias is None else add_bias(y, bias)
 
 
 def linear(

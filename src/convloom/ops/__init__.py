@@ -46,6 +46,7 @@ from convloom.ops.fused_norm import (
 from convloom.ops.geometry import Pair, Window, pair
 from convloom.ops.group_norm import GroupNorm, GroupNormGrad
 from convloom.ops.linear import Linear, LinearDgrad, LinearWgrad
+from convloom.ops.local import Local2d, Local2dDgrad, Local2dWgrad
 from convloom.ops.loss import (
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
@@ -127,6 +128,9 @@ __all__ = [
     "Linear",
     "LinearDgrad",
     "LinearWgrad",
+    "Local2d",
+    "Local2dDgrad",
+    "Local2dWgrad",
     "LocalResponseNorm",
     "LocalResponseNormGrad",
     "MaxPool2d",

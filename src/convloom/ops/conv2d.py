@@ -48,7 +48,7 @@ class Conv2d(ConvGeometry, Op):
     @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         x, w = inputs[:2]
-        taps = _Taps(self, x.shape, w.shape)
+        taps = Taps(self, x.shape, w.shape)
         columns = np.zeros((taps.groups, taps.group_filters, taps.positions), x.dtype)
         padded = taps.pad(x)
         for r, s in taps:
@@ -121,7 +121,7 @@ class Conv2dDgrad(ConvGeometry, Op):
     @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         dy, w = inputs
-        taps = _Taps(self, (dy.shape[0], w.shape[1] * self.groups, *self.size), w.shape)
+        taps = Taps(self, (dy.shape[0], w.shape[1] * self.groups, *self.size), w.shape)
         columns = taps.columns(taps.by_group(dy))
         padded = taps.padded(dy.dtype)
         for r, s in taps:
@@ -161,7 +161,7 @@ class Conv2dWgrad(ConvGeometry, Op):
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         x, dy = inputs
         w_shape = (dy.shape[1], x.shape[1] // self.groups, *self.kernel)
-        taps = _Taps(self, x.shape, w_shape)
+        taps = Taps(self, x.shape, w_shape)
         dw = np.zeros(w_shape, x.dtype)
         padded = taps.pad(x)
         columns = taps.columns(taps.by_group(dy))
@@ -195,7 +195,7 @@ def _hw(spec: TensorSpec) -> Pair:
     return spec.shape[2], spec.shape[3]
 
 
-class _Taps:
+class Taps:
     """Walks filter taps (r, s); each multiplies a strided view of the padded input.
 
     Images are held by group, (G, C/G, N, H, W), so that a tap is one matrix product a group:

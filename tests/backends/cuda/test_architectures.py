@@ -55,6 +55,9 @@ from convloom.ops import (
     Linear,
     LinearDgrad,
     LinearWgrad,
+    Local2d,
+    Local2dDgrad,
+    Local2dWgrad,
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
@@ -130,6 +133,12 @@ def problems() -> Iterator[Problem]:
         yield FusedConv2d(*g, **relu), (x, w, b), None
         yield FusedConv2dDgrad(*g, size=(14, 14), mask="relu"), (dy, w, x), None
         yield FusedConv2dWgrad(*g, kernel=(3, 3)), (x, dy), None
+    for channels, filters in ((3, 5), (16, 32)):
+        x, w, dy = f(8, channels, 6, 6), f(36 * filters, channels, 3, 3), f(8, filters, 6, 6)
+        g = ((1, 1), (1, 1))
+        yield Local2d(*g), (x, w), None
+        yield Local2dDgrad(*g, size=(6, 6)), (dy, w), None
+        yield Local2dWgrad(*g, kernel=(3, 3)), (x, dy), None
     for n, inside, outside in ((8, 40, 10), (64, 2048, 10), (64, 512, 256)):
         x, w, b, dy = f(n, inside), f(outside, inside), f(outside), f(n, outside)
         yield Linear(), (x, w, b), None

@@ -54,6 +54,7 @@ from convloom.ops import (
     Linear,
     LinearDgrad,
     LinearWgrad,
+    Local2d,
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
@@ -72,7 +73,7 @@ from convloom.ops import (
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
-from tests.backends.gradients import pool_and_gradient
+from tests.backends.gradients import local_and_gradients, pool_and_gradient
 from tests.backends.harness import assert_close, integers, normals, outcome
 from tests.backends.test_activation import family_trials
 from tests.backends.test_losses import loss_trials, row_trials, softmax_trials
@@ -85,6 +86,7 @@ from tests.zoo import (
     ELEMENTWISE,
     FOURS_POOL,
     LINEAR,
+    LOCAL,
     MAX_POOL,
     Case,
 )
@@ -514,6 +516,27 @@ class TestBias:
                 for bias in (shape[1:2], shape[1:]):
                     orders = (order, None, order)
                     trials.append(Trial(AddBias(), (x, normals(bias, 1)), True, layouts=orders))
+        check(trials, backend, rung)
+
+
+class TestLocal:
+    def test_zoo(self, backend: Backend, rung: str) -> None:
+        trials = [
+            Trial(op, tuple(inputs), exact)
+            for case in LOCAL
+            for exact, make in ((True, integers), (False, normals))
+            for op, *inputs in local_and_gradients(case, make)
+        ]
+        served = check(trials, backend, rung)
+        assert rung not in ("naive", "tiled") or served == len(trials)
+
+    def test_row_major_memory_and_not_finite(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for orders in itertools.product((ROW_MAJOR, NHWC), repeat=3):
+            case = Case(Local2d((2, 1), (1, 1)), ((3, 4, 4, 3), (24, 4, 3, 3)))
+            for op, *inputs in local_and_gradients(case, integers):
+                inputs[0].ravel()[[0, 5, 20]] = np.nan, np.inf, -np.inf
+                trials.append(Trial(op, tuple(inputs), True, layouts=orders))
         check(trials, backend, rung)
 
 

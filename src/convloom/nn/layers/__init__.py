@@ -18,6 +18,7 @@ from convloom.nn.layers.container import ModuleList, Sequential
 from convloom.nn.layers.conv import Conv2d, ConvTranspose2d
 from convloom.nn.layers.dropout import Dropout, Dropout2d
 from convloom.nn.layers.linear import Linear
+from convloom.nn.layers.local import LocallyConnected2d, UnsharedBias
 from convloom.nn.layers.norm import (
     BatchNorm1d,
     BatchNorm2d,
@@ -57,6 +58,7 @@ __all__ = [
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",
+    "LocallyConnected2d",
     "LogSoftmax",
     "MaxPool2d",
     "ModuleList",
@@ -69,4 +71,5 @@ __all__ = [
     "Softmax",
     "Softplus",
     "Tanh",
+    "UnsharedBias",
 ]

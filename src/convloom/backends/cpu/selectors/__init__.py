@@ -17,6 +17,7 @@ Selector = Callable[[Node, Mapping[str, TensorSpec], str], Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
+    "local": ("Local2d", "Local2dDgrad", "Local2dWgrad"),
     "bias": ("AddBias", "UnsharedBiasGrad"),
     "conv2d": (
         "Conv2d",

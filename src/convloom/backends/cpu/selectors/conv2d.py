@@ -157,7 +157,7 @@ def _strip_fprop(
         POOL=int(pool),
         STAGED=int(staged),
     )
-    pack, nbytes = _pack(problem, tile.block, flip=False, w=w, to=Workspace())
+    pack, nbytes = packing(problem, tile.block, flip=False, w=w, to=Workspace())
     main = Phase(
         kernel,
         (x, Workspace(), bias, *outputs, problem.h, problem.w, strips),
@@ -171,7 +171,9 @@ def _tile_constants(tile: Tile) -> dict[str, int]:
     return {"KB": tile.block, "ROWS": tile.rows, "PC": tile.cols}
 
 
-def _pack(problem: Problem, block: int, flip: bool, w: Argument, to: Argument) -> tuple[Phase, int]:
+def packing(
+    problem: Problem, block: int, flip: bool, w: Argument, to: Argument
+) -> tuple[Phase, int]:
     """The phase that packs filters in blocks of ``block`` outputs, and the bytes it fills."""
     strides = problem.w_strides
     outputs, inputs = (problem.c, problem.kg) if flip else (problem.kg, problem.c)
@@ -214,7 +216,7 @@ def _pointwise(
         {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
         {"MASK": int(mask != ABSENT), "CHUNK": chunk, "BLOCK": block, "STAGED": int(staged)},
     )
-    pack, nbytes = _pack(problem, tile.block, flip, w, Workspace())
+    pack, nbytes = packing(problem, tile.block, flip, w, Workspace())
     main = Phase(
         kernel,
         (x, Workspace(), bias, mask, y, pixels),
@@ -279,7 +281,7 @@ def _dgrad_phases(
         POOL=int(index != ABSENT),
     )
     place = Workspace(workspace)
-    pack, nbytes = _pack(problem, tile.block, flip=True, w=w, to=place)
+    pack, nbytes = packing(problem, tile.block, flip=True, w=w, to=place)
     main = Phase(
         kernel,
         (dy, place, mask, dx, index, problem.h, problem.w, strips),

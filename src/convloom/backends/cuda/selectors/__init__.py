@@ -22,6 +22,7 @@ Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
+    "local": ("Local2d", "Local2dDgrad", "Local2dWgrad"),
     "bias": ("AddBias", "UnsharedBiasGrad"),
     "chain": ("ChainForward", "ChainEvaluate", "ChainGradient", "ChainUpdate"),
     "conv2d": (
