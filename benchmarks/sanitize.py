@@ -7,7 +7,8 @@ For each rung, two full steps and a short last batch of LeNet (batches of 33), w
 with streamed input, each first kernel by kernel and then as a graph; then one epoch of a network of
 all that LeNet has not: average pools, sums, concatenations, dropout, AdamW, clipping, crops. Exit
 code 1 if a tool finds an error. Kernels should be in the cache already (--warm fills it), or the
-compiler runs under the tool as well.
+compiler runs under the tool as well. Calls that fail are left out of the reports: cuda-core asks
+the driver for what older ones do not have, and for parameters until there are no more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import argparse
 import re
 import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -57,11 +58,11 @@ def main() -> int:
         return 0
     if options.warm:
         subprocess.run(_command(options.kernels), check=True, stdout=subprocess.DEVNULL)
-    lines, sound = [], True
-    for tool in options.tools:
-        told, errors = _checked(tool, options.kernels)
-        lines += told
-        sound = sound and errors == 0
+    with ThreadPoolExecutor(len(options.tools)) as threads:
+        found = list(threads.map(lambda tool: _checked(tool, options.kernels), options.tools))
+    lines = [line for told, _ in found for line in told]
+    sound = all(errors == 0 for _, errors in found)
+    print("\n".join(lines))
     if options.out is not None:
         options.out.write_text("\n".join(lines) + "\n")
     return 0 if sound else 1
@@ -73,22 +74,17 @@ def _command(kernels: list[str]) -> list[str]:
 
 def _checked(tool: str, kernels: list[str]) -> tuple[list[str], int]:
     """Run everything under a tool: what it said, and the number of errors."""
-    command = ["compute-sanitizer", "--tool", tool, *_command(kernels)]
-    lines = [f"$ compute-sanitizer --tool {tool} python benchmarks/sanitize.py --here"]
-    begin, errors = time.perf_counter(), None
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            print(lines[-1], flush=True)
-            summary = _SUMMARY.search(line)
-            if summary is not None:
-                errors = int(summary.group(2))
-    lines.append(f"exit code {process.returncode} after {time.perf_counter() - begin:.0f} s")
-    print(lines[-1], flush=True)
-    return lines, 1 if errors is None or process.returncode else errors
+    run = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no"]
+    done = subprocess.run(
+        [*run, *_command(kernels)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    lines = [
+        f"$ {' '.join(run)} python benchmarks/sanitize.py --here",
+        *(line.rstrip() for line in done.stdout.splitlines()),
+        f"exit code {done.returncode}",
+    ]
+    errors = [int(summary[2]) for summary in _SUMMARY.finditer(done.stdout)]
+    return lines, sum(errors) if errors and done.returncode == 0 else 1
 
 
 def _train(rung: str) -> None:
