@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -451,3 +452,16 @@ def test_a_new_loop_starts_where_the_trainer_stands() -> None:
     assert (loop.progress.epoch, loop.progress.step, loop.progress.total_steps) == (2, 4, 6)
     assert isinstance(loop.history, History)
     assert loop.history is not trainer.history
+
+
+def test_rates_changed_between_epochs_hold_from_then_on() -> None:
+    """The next epoch's rates are made ahead; whoever changes them is heard all the same."""
+
+    class Slower(Callback):
+        def on_epoch(self, moment: Moment) -> None:
+            trainer = moment.trainer
+            trainer.optimizer = replace(trainer.optimizer, lr=trainer.optimizer.lr / 2)
+
+    made = make_trainer(optimizer=optim.SGD(lr=0.08), callbacks=[Slower()])
+    history = made.fit(images_and_labels(20), epochs=3)
+    assert history.column("lr") == [0.08, 0.04, 0.02]

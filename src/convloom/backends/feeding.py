@@ -83,6 +83,10 @@ class ResidentRunner(Protocol):
         """Steps begun with ``begin`` that have not been asked for."""
         ...
 
+    def prepare(self, steps: int) -> None:
+        """Make all that this many steps need, so that none of them waits for it."""
+        ...
+
     def begin(
         self,
         order: np.ndarray,

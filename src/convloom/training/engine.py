@@ -210,7 +210,11 @@ class Engine:
         row = np.zeros(len(self._slots))
         if "hyper" in self._storage.layouts:
             row = self._storage.read("hyper")
-        rows = np.empty((len(values), len(row)))
+        rows = np.tile(row, (len(values), 1))
+        if all(named.keys() == values[0].keys() for named in values):
+            for name in values[0] if values else ():
+                rows[:, self._slot(name)] = [named[name] for named in values]
+            return rows
         for i, named in enumerate(values):
             for name, value in named.items():
                 row[self._slot(name)] = value

@@ -260,8 +260,10 @@ class ResidentFeed:
 
     def prepare(self, kind: str, sizes: Iterable[int]) -> None:
         """Compile and bind what batches of these sizes run, and what makes them."""
+        full = len(self._batches.labels) // self._batches.batch_size
         for size in sizes:
-            self._runner(kind, size)
+            _, runner = self._runner(kind, size)
+            runner.prepare(full if size == self._batches.batch_size else 1)
 
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """Steps in graphs of many; their reports come while later ones run."""

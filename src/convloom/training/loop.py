@@ -52,6 +52,51 @@ class NonFiniteError(ConvloomError, ArithmeticError):
         self.step = step
 
 
+class Rates:
+    """The rates of the steps of an epoch, made one by one while the epoch before it runs.
+
+    Args:
+        begun: where training stands when the epoch begins.
+    """
+
+    def __init__(self, trainer: Trainer, begun: Progress) -> None:
+        self._begun = begun
+        self._lrs: list[float] = []
+        self._hyper: list[dict[str, float]] = []
+        self._rest = iter(range(begun.batches - begun.batch))
+        self._trainer = trainer
+
+    def advance(self) -> None:
+        """Make the next step's, if there is one."""
+        step = next(self._rest, None)
+        if step is not None:
+            lr, hyper = _rates_of(self._trainer, self._begun, step)
+            self._lrs.append(lr)
+            self._hyper.append(hyper)
+
+    def hold(self, trainer: Trainer, begun: Progress) -> bool:
+        """Whether they are those of the epoch that begins: nobody has changed the trainer since."""
+        made = (0, len(self._lrs) - 1) if self._lrs else ()
+        return begun == self._begun and all(
+            _rates_of(trainer, begun, step) == (self._lrs[step], self._hyper[step]) for step in made
+        )
+
+    def all(self) -> tuple[list[float], list[dict[str, float]]]:
+        """Learning rates, and all hyper values, of the epoch's steps."""
+        while len(self._lrs) < self._begun.batches - self._begun.batch:
+            self.advance()
+        return self._lrs, self._hyper
+
+
+def _rates_of(trainer: Trainer, begun: Progress, step: int) -> tuple[float, dict[str, float]]:
+    """Of step ``step`` after ``begun``."""
+    span = Span(begun.total_steps, begun.batches)
+    rates = trainer.schedule.rates(begun.done_steps + step, span, trainer.optimizer.lr)
+    return rates.lr, trainer.optimizer.hyper(
+        begun.step + step, lr=rates.lr, momentum=rates.momentum
+    )
+
+
 class Loop:
     """One call of ``fit``.
 
@@ -86,6 +131,7 @@ class Loop:
         self.stop = StopRequest()
         self.stop_wanted = False
         self._feed: Feed
+        self._ahead: Rates | None = None
         self._lr = trainer.optimizer.lr
         self._epoch = Totals()
         self._window = Totals()
@@ -177,6 +223,8 @@ class Loop:
         with finished(self._feed.train(self.progress.epoch, start, course)) as results:
             for result in results:
                 self._count(result, rates[self.progress.batch - start])
+                if self._ahead is not None:
+                    self._ahead.advance()
                 self._seconds = before + time.perf_counter() - began
                 self._tell("on_step", result=result)
                 if every and self.progress.step % every == 0 and not self._stop_asked():
@@ -189,18 +237,18 @@ class Loop:
         """The learning rate of each step left in the epoch, and all that a feed must know."""
         trainer, begun = self.trainer, self.progress
         every, watched = trainer.checkpoint_every, watches_steps(trainer.callbacks)
-        span = Span(begun.total_steps, begun.batches)
-        lrs, hyper = [], []
-        for step in range(begun.batches - begun.batch):
-            rates = trainer.schedule.rates(begun.done_steps + step, span, trainer.optimizer.lr)
-            named = trainer.optimizer.hyper(begun.step + step, lr=rates.lr, momentum=rates.momentum)
-            lrs.append(rates.lr)
-            hyper.append(named)
+        rates = self._ahead
+        if rates is None or not rates.hold(trainer, begun):
+            rates = Rates(trainer, begun)
+        lrs, hyper = rates.all()
 
         def settled(step: int) -> bool:
             return watched or (every > 0 and (begun.step + step + 1) % every == 0)
 
         another = begun.epoch + 1 - begun.first_epoch < begun.epochs
+        left = begun.batches - begun.batch
+        following = replace(begun, epoch=begun.epoch + 1, batch=0, step=begun.step + left)
+        self._ahead = Rates(trainer, following) if another else None
         return lrs, Course(hyper, settled, self._stop_asked, another)
 
     def _count(self, result: StepResult, lr: float) -> None:

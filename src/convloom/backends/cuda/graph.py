@@ -46,15 +46,22 @@ class Replay:
 
     def launch(self, length: int) -> None:
         """Ask for the graph of this many repetitions; does not wait."""
-        graph = self._graphs.get(length)
-        if graph is None:
-            graph = self._graphs[length] = self._gpu.capture(lambda: self._ask(length))
-        graph()
+        self._graph(length)()
+
+    def prepare(self, count: int) -> None:
+        """Capture the graphs that ``run(count)`` launches."""
+        for length in self.lengths(count):
+            self._graph(length)
 
     def run(self, count: int) -> None:
         """Ask for ``count`` repetitions; does not wait."""
         for length in self.lengths(count):
             self.launch(length)
+
+    def _graph(self, length: int) -> Callable[[], None]:
+        if length not in self._graphs:
+            self._graphs[length] = self._gpu.capture(lambda: self._ask(length))
+        return self._graphs[length]
 
     def _ask(self, length: int) -> None:
         for call in (*self._prologue, *length * self._calls):

@@ -200,6 +200,14 @@ class ResidentSteps:
         while waiting:
             yield waiting.popleft().results()
 
+    def prepare(self, steps: int) -> None:
+        """Make tables and graphs for this many steps."""
+        self._prepared(steps)
+        assert self._replay is not None
+        # Of the very first steps one runs alone; the host may ask for one at any time.
+        for count in (1, steps, steps - 1):
+            self._replay.prepare(count)
+
     def begin(
         self,
         order: np.ndarray,
