@@ -161,3 +161,21 @@ def test_a_residual_connection_and_its_rectifier_become_one_node() -> None:
     assert kinds(after)["FusedSum"] == 2
     assert not {"WeightedSum", "ReLU"} & set(kinds(after))
     same_results(before, after, model)
+
+
+def test_cheap_activations_follow_their_layers() -> None:
+    """Where the gradient reads what the activation read, only prediction can be fused."""
+    model = nn.Sequential(
+        *(nn.Conv2d(1, 3, 3), nn.ReLU6(), nn.Conv2d(3, 3, 3), nn.Hardswish(), nn.Flatten()),
+        *(nn.Linear(108, 12), nn.LeakyReLU(0.1), nn.Linear(12, 10), nn.Tanh()),
+    )
+    before = training(model, (1, 10, 10))
+    after = fused(before)
+    assert [kinds(after)[name] for name in ("FusedConv2d", "FusedLinear", "Activation")] == [
+        1,
+        1,
+        2,
+    ]
+    same_results(before, after, model)
+    forward = kinds(fused(for_inference(model.trace((1, 10, 10), 4))))
+    assert [forward[name] for name in ("FusedConv2d", "FusedLinear", "Activation")] == [2, 1, 1]

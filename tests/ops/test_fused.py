@@ -204,7 +204,8 @@ HALF = TensorSpec((2, 4, 2, 2))
 @pytest.mark.parametrize(
     "op, inputs, message",
     [
-        (FusedConv2d(activation="tanh"), (X, W), "activation must be 'none' or 'relu'"),
+        (FusedConv2d(activation="tanh"), (X, W), "must be one of 'none', 'relu', 'leaky_relu'"),
+        (FusedConv2d(activation="clamp", pool=2), (X, W), "pool follows 'none' or 'relu'"),
         (FusedConv2d(pool=3), (X, W), "pool must be 0 or 2"),
         (FusedConv2dDgrad(size=(6, 6), mask="relu"), (Y, W), "takes 1 mask inputs, it got 0"),
         (FusedConv2dDgrad(size=(6, 6)), (Y, W, X), "takes 0 mask inputs, it got 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,6 +39,17 @@ def rows_together(spec: TensorSpec) -> bool:
 def activation_number(kind: str) -> int:
     """What kernels call an activation: 0 is none, 1 the rectifier, then KINDS in their order."""
     return ("none", "relu", *KINDS).index(kind)
+
+
+def activation_constants(op: object) -> dict[str, int]:
+    """The constants of a layer's activation: its number ACT, and its parameters' bits."""
+    number = activation_number(getattr(op, "activation", "none"))
+    constants = {"ACT": number}
+    if number > activation_number("relu"):
+        for name in ("a", "b"):
+            (bits,) = struct.unpack("i", struct.pack("f", getattr(op, name)))
+            constants[f"ACT_{name.upper()}"] = bits
+    return constants
 
 
 def loss_number(kind: str) -> int:

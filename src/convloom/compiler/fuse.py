@@ -5,9 +5,9 @@ it above the reference rung. Rules, in the order they run:
 
     forward    Conv2d + BatchNormInference                        -> FoldBatchNorm, Conv2d
                BatchNorm or its inference form [+ Add] [+ ReLU]   -> FusedBatchNorm*
-               Conv2d + ReLU                                      -> FusedConv2d
+               Conv2d + activation                                -> FusedConv2d
                Conv2d [+ ReLU] + MaxPool2d 2x2 (+ their gradients) -> FusedConv2d, PooledConv2dGrad
-               Linear + ReLU                                      -> FusedLinear
+               Linear + activation                                -> FusedLinear
                Add or WeightedSum + ReLU                          -> FusedSum
     backward   ReLUGrad behind Unflatten                          -> ReLUGrad before it
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
@@ -29,6 +29,7 @@ from convloom.compiler.fuse_norm import fold_into_conv, mask_and_norm_grad, norm
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Graph, Node, TensorSpec
 from convloom.ops import (
+    Activation,
     Add,
     BiasGrad,
     Conv2d,
@@ -54,6 +55,7 @@ from convloom.ops import (
     WeightedSum,
 )
 from convloom.ops.conv2d import ConvGeometry
+from convloom.ops.fused import EPILOGUES
 
 Accepts = Callable[[Node, dict[str, TensorSpec]], bool]
 
@@ -74,24 +76,35 @@ def fuse(graph: Graph, backend: Backend, kernels: str) -> Graph:
     return graph
 
 
-def _conv_relu(rw: Rewriter, conv: Node, accepts: Accepts) -> None:
-    """Conv2d + ReLU. The convolution's own output must serve nobody else."""
-    relu = rw.sole_reader(conv.outputs[0]) if type(conv.op) is Conv2d else None
-    if relu is None or type(relu.op) is not ReLU:
+def _conv_activation(rw: Rewriter, conv: Node, accepts: Accepts) -> None:
+    """Conv2d + activation. The convolution's own output must serve nobody else."""
+    follower = rw.sole_reader(conv.outputs[0]) if type(conv.op) is Conv2d else None
+    epilogue = _epilogue(follower)
+    if follower is None or epilogue is None:
         return
-    op = FusedConv2d(*_geometry(conv.op), activation="relu", pool=0)
-    fused = Node(op, conv.inputs, relu.outputs, conv.layer)
+    op = FusedConv2d(*_geometry(conv.op), *epilogue, pool=0)
+    fused = Node(op, conv.inputs, follower.outputs, conv.layer)
     if accepts(fused, rw.specs):
-        rw.replace((conv, relu), (fused,))
+        rw.replace((conv, follower), (fused,))
 
 
-def _linear_relu(rw: Rewriter, linear: Node, accepts: Accepts) -> None:
-    relu = rw.sole_reader(linear.outputs[0]) if type(linear.op) is Linear else None
-    if relu is None or type(relu.op) is not ReLU:
+def _linear_activation(rw: Rewriter, linear: Node, accepts: Accepts) -> None:
+    follower = rw.sole_reader(linear.outputs[0]) if type(linear.op) is Linear else None
+    epilogue = _epilogue(follower)
+    if follower is None or epilogue is None:
         return
-    fused = Node(FusedLinear(activation="relu"), linear.inputs, relu.outputs, linear.layer)
+    fused = Node(FusedLinear(*epilogue), linear.inputs, follower.outputs, linear.layer)
     if accepts(fused, rw.specs):
-        rw.replace((linear, relu), (fused,))
+        rw.replace((linear, follower), (fused,))
+
+
+def _epilogue(node: Node | None) -> tuple[str, float, float] | None:
+    """The activation that a node is, as a fused layer has it; None if it is none of those."""
+    if node is not None and type(node.op) is ReLU:
+        return "relu", 0.0, 0.0
+    if node is not None and isinstance(node.op, Activation) and node.op.kind in EPILOGUES:
+        return node.op.kind, node.op.a, node.op.b
+    return None
 
 
 def _sum_relu(rw: Rewriter, add: Node, accepts: Accepts) -> None:
@@ -279,9 +292,9 @@ def _masked_dgrad(op: object) -> Op | None:
 _RULES = (
     fold_into_conv,
     norm_and_tail,
-    _conv_relu,
+    _conv_activation,
     _conv_pool,
-    _linear_relu,
+    _linear_activation,
     _sum_relu,
     _mask_before_unflatten,
     _weight_and_bias,
@@ -293,7 +306,7 @@ _RULES = (
 def _activation_of(op: object) -> str | None:
     if type(op) is Conv2d:
         return "none"
-    if isinstance(op, FusedConv2d) and op.pool == 0:
+    if isinstance(op, FusedConv2d) and op.pool == 0 and op.activation not in EPILOGUES:
         return op.activation
     return None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.ir import ShapeError, TensorSpec
-from convloom.ops.activation import ReLU, ReLUGrad
+from convloom.ops.activation import Activation, ReLU, ReLUGrad
 from convloom.ops.arithmetic import WeightedSum
 from convloom.ops.base import Op
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
@@ -21,20 +21,44 @@ from convloom.ops.pool import MaxPool2d
 
 #: What may follow a fused layer, and what may mask the gradient that leaves one.
 NONE, RELU = "none", "relu"
+#: Further activations that may follow a layer: kinds of ``Activation`` that cost next to nothing.
+EPILOGUES = ("leaky_relu", "clamp", "hardswish")
 
 _POOL = MaxPool2d((2, 2), (2, 2))
 
 
 @dataclass(frozen=True)
-class FusedConv2d(ConvGeometry, Op):
+class _Activated:
+    """What follows a fused layer: "none", "relu", or one of ``EPILOGUES`` with its parameters."""
+
+    activation: str = NONE
+    a: float = 0.0
+    b: float = 0.0
+
+    def check_activation(self) -> None:
+        """Raises ShapeError for an activation that no fused layer has."""
+        if self.activation not in (NONE, RELU, *EPILOGUES):
+            known = ", ".join(map(repr, (NONE, RELU, *EPILOGUES)))
+            raise ShapeError(f"activation must be one of {known}, it is {self.activation!r}")
+
+    def activated(self, y: np.ndarray) -> np.ndarray:
+        """The activation's result."""
+        if self.activation == NONE:
+            return y
+        rectifier = self.activation == RELU
+        op = ReLU() if rectifier else Activation(self.activation, self.a, self.b)
+        return op.reference(y)[0]
+
+
+@dataclass(frozen=True)
+class FusedConv2d(_Activated, ConvGeometry, Op):
     """Convolution, bias, activation and 2x2 max-pooling of stride 2.
 
     Inputs x (N,C,H,W), w (K,C/G,R,S) and optionally b (K,). Outputs y (N,K,P,Q) if ``pool`` is
     0; if it is 2, the pooled y (N,K,P//2,Q//2) and index, uint8: the winner's 2*dy + dx in its
-    window, with ``MaxPool2d``'s rules for ties and NaN.
+    window, with ``MaxPool2d``'s rules for ties and NaN. Of activations, only ReLU goes with a pool.
     """
 
-    activation: str = NONE
     pool: int = 0
 
     @property
@@ -47,9 +71,11 @@ class FusedConv2d(ConvGeometry, Op):
         return Conv2d(*_geometry(self))
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_choice("activation", self.activation)
+        self.check_activation()
         if self.pool not in (0, 2):
             raise ShapeError(f"a fused pool must be 0 or 2, it is {self.pool}")
+        if self.pool and self.activation in EPILOGUES:
+            raise ShapeError(f"a fused pool follows 'none' or 'relu', not {self.activation!r}")
         (y,) = self.conv.infer(*inputs)
         if not self.pool:
             return (y,)
@@ -57,7 +83,7 @@ class FusedConv2d(ConvGeometry, Op):
         return pooled, TensorSpec(index.shape, "uint8")
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        y = _activated(self.activation, self.conv.reference(*inputs)[0])
+        y = self.activated(self.conv.reference(*inputs)[0])
         if not self.pool:
             return (y,)
         pooled, position = _POOL.reference(y)
@@ -67,7 +93,7 @@ class FusedConv2d(ConvGeometry, Op):
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         whole = self.conv.infer(*inputs)
         work = self.conv.flops(inputs, whole)
-        if self.activation == RELU:
+        if self.activation != NONE:
             work += whole[0].size
         return work + (4 * outputs[0].size if self.pool else 0)
 
@@ -197,20 +223,18 @@ class PooledConv2dGrad(ConvGeometry, Op):
 
 
 @dataclass(frozen=True)
-class FusedLinear(Op):
+class FusedLinear(_Activated, Op):
     """Inputs x (N,I), w (O,I) and optionally b (O,); output y (N,O), activated."""
 
-    activation: str = NONE
-
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        _check_choice("activation", self.activation)
+        self.check_activation()
         return Linear().infer(*inputs)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        return (_activated(self.activation, Linear().reference(*inputs)[0]),)
+        return (self.activated(Linear().reference(*inputs)[0]),)
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
-        activated = outputs[0].size if self.activation == RELU else 0
+        activated = outputs[0].size if self.activation != NONE else 0
         return Linear().flops(inputs, outputs) + activated
 
 
@@ -278,10 +302,6 @@ class FusedSum(Op):
 
 def _geometry(conv: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:
     return conv.stride, conv.padding, conv.dilation, conv.groups
-
-
-def _activated(activation: str, y: np.ndarray) -> np.ndarray:
-    return ReLU().reference(y)[0] if activation == RELU else y
 
 
 def _check_choice(what: str, value: str) -> None:

@@ -119,6 +119,7 @@ def problems() -> Iterator[Problem]:
         yield Conv2dWgrad(*g, kernel=(3, 3)), (x, dy), None
         yield Conv2dWgrad(*g, kernel=(3, 3)), (x, dy), (ROW_MAJOR,)
         yield FusedConv2d(*g, **relu), (x, w, b), None
+        yield FusedConv2d(*g, "clamp", 0.0, 6.0), (x, w, b), None
         yield FusedConv2d(*g, **relu, pool=2), (x, w, b), None
         yield FusedConv2dDgrad(*g, size=y, mask="relu"), (dy, w, x), None
         yield FusedConv2dWgrad(*g, kernel=(3, 3)), (x, dy), None

@@ -73,6 +73,17 @@ CL_INLINE vec activate(vec x, f32 a, f32 b) {
     return x;
 }
 
+// x behind a layer whose constants are P: its activation's number ACT and the bits of a and b.
+template <class P>
+CL_INLINE vec activated(vec x) {
+    if constexpr (P::ACT > RELU) {
+        const f32 a = __builtin_bit_cast(f32, i32(P::ACT_A));
+        return activate<P::ACT>(x, a, __builtin_bit_cast(f32, i32(P::ACT_B)));
+    } else {
+        return activate<P::ACT>(x, 0.0f, 0.0f);
+    }
+}
+
 template <long KIND>
 CL_INLINE vec activation_gradient(vec dy, vec v, f32 a, f32 b) {
     const vec av = broadcast(a), bv = broadcast(b), one = broadcast(1.0f);

@@ -7,6 +7,7 @@
 // The order of one output's sum is r, s, c, whatever the tile: tiles never change a result's bits.
 #pragma once
 
+#include "activation.h"
 #include "conv2d_stage.h"
 
 namespace convloom {
@@ -76,18 +77,27 @@ struct Target {
     i64 row, pixel, channel, left;
 };
 
-// Writes acc through `finish(value, offset from target.data)`, which may mask it. FULL: all
-// channels are there and contiguous, so that whole vectors are stored; else one by one.
-template <bool FULL, int NV, int ROWS, int PC>
-CL_INLINE void finish(vec (&acc)[ROWS * PC][NV], const Target& to, bool rectify,
-                      const f32* mask) {
+// What follows a layer that has no activation.
+struct Unchanged {
+    CL_INLINE vec apply(vec x) { return x; }
+};
+
+// The activation of a layer whose constants are P.
+template <class P>
+struct Activated {
+    CL_INLINE vec apply(vec x) { return activated<P>(x); }
+};
+
+// Writes A::apply of acc, 0 where a mask is not above 0. FULL: all channels are there and
+// contiguous, so that whole vectors are stored; else one by one.
+template <class A, bool FULL, int NV, int ROWS, int PC>
+CL_INLINE void finish(vec (&acc)[ROWS * PC][NV], const Target& to, const f32* mask) {
     if constexpr (FULL) {
         CL_UNROLL for (int row = 0; row < ROWS; row++)
             CL_UNROLL for (int p = 0; p < PC; p++)
                 CL_UNROLL for (int v = 0; v < NV; v++) {
                     const i64 at = row * to.row + p * to.pixel + v * LANES;
-                    vec value = acc[row * PC + p][v];
-                    if (rectify) value = relu(value);
+                    vec value = A::apply(acc[row * PC + p][v]);
                     if (mask) value = relu_mask(load(mask + at), value);
                     store(to.data + at, value);
                 }
@@ -95,7 +105,7 @@ CL_INLINE void finish(vec (&acc)[ROWS * PC][NV], const Target& to, bool rectify,
         f32 tile[ROWS * PC][NV * LANES];
         CL_UNROLL for (int p = 0; p < ROWS * PC; p++)
             CL_UNROLL for (int v = 0; v < NV; v++)
-                store(tile[p] + v * LANES, rectify ? relu(acc[p][v]) : acc[p][v]);
+                store(tile[p] + v * LANES, A::apply(acc[p][v]));
         const i64 channels = min(to.left, NV * LANES);
         for (i64 row = 0; row < ROWS; row++)
             for (i64 p = 0; p < PC; p++)

@@ -86,7 +86,7 @@ void conv2d_dgrad(const Arg* args, long item, Worker* worker) {
                             const i64 at = origin + i * to.row + j * to.pixel +
                                            (g * P::C + c) * channel;
                             to.data = dx + at;
-                            finish<FULL, NV, ROWS, PC>(acc, to, false,
+                            finish<Unchanged, FULL, NV, ROWS, PC>(acc, to,
                                                        P::MASK ? mask + at : nullptr);
                         }
                     }

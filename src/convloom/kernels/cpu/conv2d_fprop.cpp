@@ -70,9 +70,9 @@ void conv2d_fprop(const Arg* args, long item, Worker* worker) {
                     const i64 at = channel + p * to.row + q * to.pixel;
                     to.data = y + at;
                     if constexpr (P::POOL)
-                        finish_pooled<FULL, NV, PC>(acc, to, index + at, P::RELU);
+                        finish_pooled<FULL, NV, PC>(acc, to, index + at, P::ACT == RELU);
                     else
-                        finish<FULL, NV, ROWS, PC>(acc, to, P::RELU, nullptr);
+                        finish<Activated<P>, FULL, NV, ROWS, PC>(acc, to, nullptr);
                 }
             }
         }

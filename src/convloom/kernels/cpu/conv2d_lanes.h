@@ -99,12 +99,12 @@ CL_INLINE void accumulate_lanes(vec (&acc)[PC][1], const f32* x, const f32* w, c
 }
 
 // Writes one tile: whole vectors where they are, else one channel after the other.
-template <int PC>
-CL_INLINE void finish_lanes(vec (&acc)[PC][1], const Target& to, bool rectify, const f32* mask) {
+template <class A, int PC>
+CL_INLINE void finish_lanes(vec (&acc)[PC][1], const Target& to, const f32* mask) {
     if (to.left >= LANES && to.channel == 1)
-        finish<true, 1, 1, PC>(acc, to, rectify, mask);
+        finish<A, true, 1, 1, PC>(acc, to, mask);
     else
-        finish<false, 1, 1, PC>(acc, to, rectify, mask);
+        finish<A, false, 1, 1, PC>(acc, to, mask);
 }
 
 }  // namespace convloom

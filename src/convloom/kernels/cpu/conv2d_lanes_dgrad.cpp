@@ -62,7 +62,7 @@ void conv2d_lanes_dgrad(const Arg* args, long item, Worker* worker) {
                         const i64 at = l * to.channel + (row.first + i * P::UH) * W * pixel +
                                        (col.first + j * P::UW) * pixel;
                         to.data = dx + at;
-                        finish_lanes(acc, to, false, P::MASK ? mask + at : nullptr);
+                        finish_lanes<Unchanged>(acc, to, P::MASK ? mask + at : nullptr);
                     }
         }
 }

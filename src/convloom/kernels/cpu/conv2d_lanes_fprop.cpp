@@ -43,7 +43,7 @@ void conv2d_lanes_fprop(const Arg* args, long item, Worker* worker) {
                 accumulate_lanes<P, PC, P::UW, COLS>(
                     acc, x + (p - first) * P::UH * x_row + q * P::UW * L::PIXEL + l, w + l, taps);
                 to.data = y + l * to.channel + (p * cols + q) * to.pixel;
-                finish_lanes(acc, to, P::RELU, nullptr);
+                finish_lanes<Activated<P>>(acc, to, nullptr);
             }
 }
 

@@ -41,9 +41,9 @@ CL_INLINE void pointwise_tile(const f32* x, const f32* w, const f32* bias, const
     accumulate<NV, 1, PC, pointwise_step<P>(), P::KB>(acc, x, 0, w, Taps{1, 0, 1, 0, depth.channels});
     const Target to{y, 0, P::K, 1, left};
     if (FULL && !depth.last)
-        finish<true, NV, 1, PC>(acc, to, false, nullptr);
+        finish<Unchanged, true, NV, 1, PC>(acc, to, nullptr);
     else
-        finish<FULL, NV, 1, PC>(acc, to, P::RELU, mask);
+        finish<Activated<P>, FULL, NV, 1, PC>(acc, to, mask);
 }
 
 template <class P>

@@ -15,10 +15,11 @@
 //     (place of the maximum in its window), a (NHWC, ReLU mask) or null, H, W of x.
 // Constants: C channels and K filters of each of G groups, multiples of 16; R, S; PAD_H, PAD_W; NV
 //     vectors of filters a register tile; TILES a block (multiple of the register tile's rows);
-//     TILE_ROWS an item; STAGE, BIAS, RELU, POOL, MASK.
+//     TILE_ROWS an item; STAGE, BIAS, ACT (activation.h), POOL, MASK.
 // An item is TILE_ROWS rows of tiles of one image and group. It stages padded input rows if STAGE, then works
 // in blocks of TILES tiles: transform to v[16][TILES][E] (E: channels of all pieces), 16 products m = v u, inverse transform.
 // Limit: 32*E*K FLOPs a tile at the FMA peak; v and m should stay in the L2 cache.
+#include "activation.h"
 #include "winograd.h"
 
 namespace convloom {
@@ -149,9 +150,7 @@ struct Winograd {
             const vec b = load(bias + k);
             CL_UNROLL for (int p = 0; p < 4; p++) out[p] = out[p] + b;
         }
-        if (P::RELU) {
-            CL_UNROLL for (int p = 0; p < 4; p++) out[p] = relu(out[p]);
-        }
+        CL_UNROLL for (int p = 0; p < 4; p++) out[p] = activated<P>(out[p]);
         if (P::POOL) {
             vec best = out[0];
             ivec place = ivec{};

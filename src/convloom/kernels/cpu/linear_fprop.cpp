@@ -1,9 +1,10 @@
-// y[n,o] = sum over i of x[n,i] * w[o,i] (+ b[o]), then ReLU if P::RELU.
+// y[n,o] = sum over i of x[n,i] * w[o,i] (+ b[o]), then the activation P::ACT.
 //
 // Arguments: x (N,I), w (O,I), [b (O)], y (N,O), N. An item is OB outputs of NB samples. Vectors
 // run along i; a register tile holds TN x TO sums, each LANES wide, whose lanes are added once at
 // the end of a block of KC inputs. All tiles of an item pass a block before the next is begun.
 // Limit: 2 loads (one of x, one of w) feed about 2 multiply-adds; FMA-bound where N is a few tiles.
+#include "activation.h"
 #include "lanes.h"
 
 namespace convloom {
@@ -39,7 +40,8 @@ static void fprop_tile(const f32* x, const f32* w, const f32* b, f32* y, long k,
             f32* out = y + n * P::O + o;
             if (!first) sum += *out;
             if constexpr (P::BIAS != 0) sum = last ? sum + b[o] : sum;
-            if constexpr (P::RELU != 0) sum = last && sum <= 0 ? 0.0f : sum;
+            if constexpr (P::ACT == RELU) sum = last && sum <= 0 ? 0.0f : sum;
+            if constexpr (P::ACT > RELU) sum = last ? activated<P>(broadcast(sum))[0] : sum;
             *out = sum;
         }
     }

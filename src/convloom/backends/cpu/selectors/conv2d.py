@@ -36,6 +36,7 @@ from convloom.backends.cpu.selectors.conv2d_sparse import (
     sparse_grad,
     sparse_pays,
 )
+from convloom.backends.selecting import activation_constants
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from convloom.ops.fused import (
@@ -113,15 +114,16 @@ def _fprop(
 ) -> Selection | None:
     x, w = node.inputs[:2]
     bias = Tensor(node.inputs[2]) if len(node.inputs) > 2 else ABSENT
-    relu = isinstance(op, FusedConv2d) and op.activation == RELU
     pool = isinstance(op, FusedConv2d) and op.pool == 2
     y = node.outputs[0]
     problem = problem_of(op, specs[x], specs[w], specs[y]).canonical()
     outputs = (Tensor(y), Tensor(node.outputs[1]) if pool else ABSENT)
-    epilogue = {"BIAS": int(bias != ABSENT), "RELU": int(relu)}
+    epilogue = {"BIAS": int(bias != ABSENT), **activation_constants(op)}
     if problem.many_groups:
         # Unfused, the pool runs on the fast kernel's output; the dense one would waste lanes.
-        return None if pool else lanes_fprop(problem, Tensor(x), Tensor(w), bias, outputs[0], relu)
+        return (
+            None if pool else lanes_fprop(problem, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
+        )
     if problem.pointwise and not pool:
         return _pointwise(problem, False, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
     return _strip_fprop(problem, Tensor(x), Tensor(w), bias, outputs, epilogue, pool)
@@ -242,7 +244,7 @@ def _dgrad(
         return lanes_dgrad(problem, Tensor(dy), Tensor(w), mask, Tensor(dx))
     if problem.pointwise:
         return _pointwise(
-            problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), {"BIAS": 0, "RELU": 0}, mask
+            problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), {"BIAS": 0, "ACT": 0}, mask
         )
     phases, nbytes = _dgrad_phases(problem, Tensor(dy), ABSENT, Tensor(w), mask, Tensor(dx), 0)
     return Selection("dense", "conv2d_dgrad", CpuLaunch(phases), nbytes)

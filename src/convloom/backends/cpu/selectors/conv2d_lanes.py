@@ -26,9 +26,14 @@ _MOST = 28
 
 
 def lanes_fprop(
-    problem: Problem, x: Argument, w: Argument, bias: Argument, y: Argument, relu: bool
+    problem: Problem,
+    x: Argument,
+    w: Argument,
+    bias: Argument,
+    y: Argument,
+    epilogue: Mapping[str, int],
 ) -> Selection:
-    """Convolution with bias and ReLU."""
+    """Convolution with bias and activation, as ``epilogue`` says."""
     p, q = problem.out
     uh, span = problem.geometry.stride[0], _span(problem)
     row = (problem.w + 2 * problem.geometry.padding[1]) * _pixel_bytes(problem, flip=False)
@@ -38,7 +43,7 @@ def lanes_fprop(
         "conv2d_lanes_fprop",
         problem.constants,
         _sides(problem, flip=False),
-        {"BIAS": int(bias != ABSENT), "RELU": int(relu), "PC": _columns(q)},
+        {**epilogue, "PC": _columns(q)},
     )
     pack, nbytes = _pack(problem, w, flip=False)
     main = Phase(

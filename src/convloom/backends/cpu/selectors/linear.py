@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from convloom.backends.cpu.launch import Argument, CpuLaunch, Phase, Specialisation, Tensor
+from convloom.backends.selecting import activation_constants
 from convloom.ir import ROW_MAJOR, Node, Selection, TensorSpec
 
 _Specs = Mapping[str, TensorSpec]
@@ -50,7 +51,7 @@ def _forward(node: Node, specs: _Specs) -> Phase:
             ("OB", block),
             ("NB", samples),
             ("BIAS", int(len(node.inputs) > 2)),
-            ("RELU", int(getattr(node.op, "activation", "none") == "relu")),
+            *activation_constants(node.op).items(),
         ),
     )
     items = -(-outputs // block) * -(-n // samples)

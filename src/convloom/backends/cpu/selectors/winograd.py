@@ -12,6 +12,7 @@ from convloom.backends.cpu.launch import (
     Tensor,
     Workspace,
 )
+from convloom.backends.selecting import activation_constants
 from convloom.ir import NHWC, Node, Selection, TensorSpec
 from convloom.ops import (
     Conv2d,
@@ -127,7 +128,7 @@ def _selection(
         ("TILE_ROWS", tile_rows),
         ("STAGE", int(stage)),
         ("BIAS", int(bias is not None)),
-        ("RELU", int(getattr(op, "activation", "none") == "relu")),
+        *activation_constants(op).items(),
         ("POOL", int(pool)),
         ("MASK", int(mask is not None)),
     )

@@ -22,6 +22,7 @@ from convloom.backends.cuda.selectors.common import (
 )
 from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
 from convloom.backends.cuda.selectors.tiles import forward_tile, gradient_tile, stages, threads
+from convloom.backends.selecting import activation_constants
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
 from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
@@ -79,7 +80,7 @@ def _fused_forward(node: Node, specs: Specs) -> Selection | None:
     x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
     constants = sizes(op, x, w, y) | {
         "BIAS": int(len(node.inputs) > 2),
-        "RELU": int(op.activation == RELU),
+        **activation_constants(op),
         "POOL": op.pool,
     }
     arguments = _fused_arguments(node, x.shape[0])
@@ -157,8 +158,7 @@ def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
     constants = sizes(cast(ConvGeometry, node.op), x, w, y)
     if getattr(node.op, "pool", 0) or not conv2d_groups.serves(constants):
         return _forward_by_tiles(node, specs, "tiled")
-    relu = getattr(node.op, "activation", "none") == RELU
-    constants |= {"BIAS": int(len(node.inputs) > 2), "RELU": int(relu)}
+    constants |= {"BIAS": int(len(node.inputs) > 2), **activation_constants(node.op)}
     build = Builder(specs)
     arguments = _fused_arguments(node, x.shape[0])[:4]
     conv2d_groups.add_forward(build, constants, arguments, x.shape[0])
@@ -181,7 +181,7 @@ def _forward_by_tiles(node: Node, specs: Specs, rung: str) -> Selection | None:
     x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
     constants = sizes(cast(ConvGeometry, node.op), x, w, y) | {
         "BIAS": int(len(node.inputs) > 2),
-        "RELU": int(getattr(node.op, "activation", "none") == RELU),
+        **activation_constants(node.op),
         "POOL": getattr(node.op, "pool", 0),
     }
     filters = constants["K"] // constants["G"]

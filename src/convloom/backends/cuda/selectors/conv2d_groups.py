@@ -32,7 +32,7 @@ def serves(sizes: Sizes) -> bool:
 
 
 def add_forward(build: Builder, sizes: Sizes, tensors: tuple[Argument, ...], samples: int) -> None:
-    """The launch that makes y of x, w and bias (0 where absent); BIAS and RELU are in ``sizes``."""
+    """The launch that makes y of x, w and bias (0 where absent); BIAS and ACT are in ``sizes``."""
     _add(build, "conv2d_groups_fprop/tiled", sizes, tensors, samples, back=False)
 
 

@@ -18,6 +18,7 @@ from convloom.backends.cuda.selectors.common import (
 )
 from convloom.backends.cuda.selectors.partial import PartialSums
 from convloom.backends.cuda.selectors.tiles import gradient_tile, linear_tile, stages, threads
+from convloom.backends.selecting import activation_constants
 from convloom.ir import Node, Selection
 
 #: {op: (index of the activation as wide as the weight, index of the weight)}; outputs count after
@@ -166,7 +167,7 @@ def _forward_constants(node: Node, specs: Specs) -> dict[str, int]:
         "I": width,
         "O": outputs,
         "BIAS": int(len(node.inputs) > 2),
-        "RELU": int(getattr(node.op, "activation", "none") == "relu"),
+        **activation_constants(node.op),
     }
 
 

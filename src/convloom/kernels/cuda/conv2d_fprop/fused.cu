@@ -1,4 +1,4 @@
-// Convolution, bias, rectifier (RELU) and 2x2 max-pooling of stride 2 (POOL) in one kernel.
+// Convolution, bias, activation (ACT) and 2x2 max-pooling of stride 2 (POOL) in one kernel.
 //
 // One thread an output of the last op, in its memory order; with a pool it computes the four
 // cells of its window and keeps the winner and its place 2*dy + dx (device/pool.cuh says who wins).
@@ -12,7 +12,7 @@ template <class P>
 __device__ f32 conv2d_fused_cell(const f32* x, const f32* w, const f32* bias, const Place& at) {
     f32 y = Conv<P>::output(x, w, at);
     if (P::BIAS != 0) y += bias[at.channel];
-    return P::RELU != 0 ? rectified(y) : y;
+    return activated<P>(y);
 }
 
 template <class P>

@@ -1,4 +1,4 @@
-// Convolution, bias, rectifier (RELU) and 2x2 max-pooling of stride 2 (POOL) as one implicit matrix
+// Convolution, bias, activation (ACT) and 2x2 max-pooling of stride 2 (POOL) as one implicit matrix
 // product: rows are output pixels, columns the filters of a group, the depth is (r, s, c).
 //
 // A block makes a tile of BM pixels x BN filters (device/tile.cuh); patches are gathered while

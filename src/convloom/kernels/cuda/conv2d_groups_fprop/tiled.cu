@@ -1,4 +1,4 @@
-// Convolution of many small groups (device/conv_groups.cuh) with bias and rectifier (RELU)
+// Convolution of many small groups (device/conv_groups.cuh) with bias and activation (ACT)
 //
 // A thread makes four filters of TQ neighbouring outputs of a row: an input is loaded once for all
 // taps of a row that meet it. A block's filters lie in shared memory, and serve `turns` tiles of
@@ -34,10 +34,8 @@ __global__ void __launch_bounds__(GROUP_THREADS)
 #pragma unroll
         for (int j = 0; j < S::TQ; ++j) {
             if (tile * S::TQ + j >= P::OW) continue;
-            if constexpr (P::RELU != 0) {
 #pragma unroll
-                for (int v = 0; v < 4; ++v) sum[j][v] = rectified(sum[j][v]);
-            }
+            for (int v = 0; v < 4; ++v) sum[j][v] = activated<P>(sum[j][v]);
             *reinterpret_cast<float4*>(to + j * P::K) =
                 make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
         }

@@ -65,6 +65,15 @@ __device__ __forceinline__ f32 activate(f32 x, f32 a, f32 b) {
     return x;
 }
 
+// x behind a layer whose constants are P: its activation's number ACT and the bits of a and b.
+template <class P>
+__device__ __forceinline__ f32 activated(f32 x) {
+    if constexpr (P::ACT > RELU)
+        return activate<P::ACT>(x, __int_as_float(i32(P::ACT_A)), __int_as_float(i32(P::ACT_B)));
+    else
+        return activate<P::ACT>(x, 0.0f, 0.0f);
+}
+
 template <i64 KIND>
 __device__ __forceinline__ f32 activation_gradient(f32 dy, f32 v, f32 a, f32 b) {
     if constexpr (KIND == RELU) return masked(dy, v);

@@ -135,7 +135,7 @@ struct ConvFilters {
     }
 };
 
-// Forward: bias, rectifier (RELU) and pool (POOL), then the outputs to memory. T places the
+// Forward: bias, activation (ACT) and pool (POOL), then the outputs to memory. T places the
 // thread's sums in the tile.
 template <class P, class T>
 __device__ __forceinline__ void store_outputs(f32 (&sum)[T::TM][T::TN], i64 first_row,
@@ -149,7 +149,7 @@ __device__ __forceinline__ void store_outputs(f32 (&sum)[T::TM][T::TN], i64 firs
 #pragma unroll
         for (int i = 0; i < T::TM; ++i) {
             if (P::BIAS != 0) sum[i][j] += add;
-            if (P::RELU != 0) sum[i][j] = rectified(sum[i][j]);
+            sum[i][j] = activated<P>(sum[i][j]);
         }
     }
 #pragma unroll

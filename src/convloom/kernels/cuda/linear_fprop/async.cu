@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(Tile<P>::THREADS, 1)
         for (int i = 0; i < T::TM; ++i) {
             const i64 sample = first_row + T::row(i);
             const f32 value = P::BIAS != 0 ? sum[i][j] + add : sum[i][j];
-            if (sample < n) y[sample * P::O + o] = P::RELU != 0 ? rectified(value) : value;
+            if (sample < n) y[sample * P::O + o] = activated<P>(value);
         }
     }
 }

@@ -1,7 +1,7 @@
-// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the rectifier (RELU)
+// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the activation (ACT)
 //
 // One thread an output. x is (n, I), w (O, I), both row-major.
-// Against naive: the rectifier costs no pass over memory.
+// Against naive: the activation costs no pass over memory.
 // Limit: as naive.
 #include "device/activation.cuh"
 #include "device/index.cuh"
@@ -16,5 +16,5 @@ __global__ void linear_fprop_fused(const f32* x, const f32* w, const f32* bias, 
 #pragma unroll 8  // so that as many loads are on their way
     for (i64 i = 0; i < P::I; ++i) sum = fmaf(row[i], weights[i], sum);
     if (P::BIAS != 0) sum += bias[o];
-    y[at] = P::RELU != 0 ? rectified(sum) : sum;
+    y[at] = activated<P>(sum);
 }

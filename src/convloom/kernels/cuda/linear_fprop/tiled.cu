@@ -1,4 +1,4 @@
-// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the rectifier (RELU)
+// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the activation (ACT)
 //
 // A block makes a tile of BM samples x BN outputs (device/tile.cuh).
 // Against fused: an element of x or w is read from global memory once for a whole tile, not once
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(Tile<P>::THREADS)
 #pragma unroll
             for (int v = 0; v < 4; ++v) {
                 if (P::BIAS != 0 && o + v < P::O) sum[i][j + v] += bias[o + v];
-                if (P::RELU != 0) sum[i][j + v] = rectified(sum[i][j + v]);
+                sum[i][j + v] = activated<P>(sum[i][j + v]);
             }
             store_fours<P::O % 4 == 0>(y + sample * P::O + o, &sum[i][j], o, P::O);
         }

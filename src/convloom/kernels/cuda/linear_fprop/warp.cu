@@ -1,4 +1,4 @@
-// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the rectifier (RELU), for few outputs
+// y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the activation (ACT), for few outputs
 //
 // A block takes SAMPLES samples and all outputs. Its eight warps share the inputs: neighbouring
 // threads take neighbouring inputs, four at a time if I allows, each for all outputs; lanes are
@@ -47,5 +47,5 @@ __global__ void __launch_bounds__(256)
     f32 total = part[0][at];
     for (int other = 1; other < WARPS; ++other) total += part[other][at];
     if (P::BIAS != 0) total += bias[at % P::O];
-    y[first * P::O + at] = P::RELU != 0 ? rectified(total) : total;
+    y[first * P::O + at] = activated<P>(total);
 }
