@@ -126,6 +126,20 @@ def folds() -> list[Trial]:
     return made
 
 
+def samples() -> list[Trial]:
+    """A few that between them take every kernel."""
+    over_channels = LocalResponseNorm(5)
+    return [
+        *batch_norms((4, 64, 9, 8), affine=True),
+        *batch_norms((4, 7, 9, 8), affine=False, momentum=None),
+        *group_norms((4, 64, 9, 8), 4, affine=True),
+        *group_norms((4, 7, 9, 8), 7, affine=False),
+        *response_norms((4, 96, 9, 8), over_channels),
+        *map_norms((4, 64, 9, 8), 5),
+        *folds()[:1],
+    ]
+
+
 def every() -> list[Trial]:
     """All of them, over the shape zoo."""
     momenta = (0.1, None)

@@ -104,7 +104,7 @@ def test_a_norm_that_others_read_stays_apart() -> None:
     assert kinds(graph)["BatchNorm"] == 1
 
 
-@pytest.mark.parametrize("device", ["cpu"])
+@pytest.mark.parametrize("device", ["cpu", "cuda-sim"])
 def test_a_watched_norm_updates_its_running_values_once(device: str) -> None:
     x = np.random.default_rng(0).standard_normal((4, 3, 6, 6)).astype(np.float32)
     y = np.arange(4)

@@ -13,7 +13,7 @@ from convloom import nn
 from convloom.ir import ShapeError
 from convloom.nn import load_weights
 
-DEVICES = ("reference", "cpu")
+DEVICES = ("reference", "cpu", "cuda-sim")
 
 
 def network(lib: object, momentum: float | None = 0.1) -> object:

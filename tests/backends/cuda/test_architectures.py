@@ -82,6 +82,7 @@ from convloom.ops.activation import KINDS
 from convloom.ops.base import Op
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.pointwise_loss import LOSSES
+from tests.backends import norms
 from tests.backends.harness import one_node
 
 #: Every generation in use, Turing to Blackwell.
@@ -178,6 +179,8 @@ def problems() -> Iterator[Problem]:
     yield WeightedSum((1.0, 0.5, 2.0)), (image,) * 3, None
     yield FusedSum((1.0, 1.0)), (image, image), None
     yield Mul(), (image, image), None
+    for trial in norms.samples():
+        yield trial.op, trial.inputs, None
     yield Dropout(0.3, 1), (image, counter_vector(1, 2)), None
     yield DropoutGrad(0.3), (image, np.zeros(image.shape, np.uint8)), None
     for x in (image, f(4, 8, 5, 5)):

@@ -4,7 +4,7 @@
 // p = d^-beta and t = dy x p / d.
 #pragma once
 
-#include "logarithm.h"
+#include "functions.h"
 
 namespace convloom {
 
@@ -18,7 +18,7 @@ struct Response {
           minus_beta(broadcast(f32(-args[2].real))) {}
 
     vec denominator(vec sum) const { return fma(scale, sum, k); }
-    vec factor(vec d) const { return power(d, minus_beta); }
+    vec factor(vec d) const { return exponential(minus_beta * natural_log(d)); }
 };
 
 }  // namespace convloom
