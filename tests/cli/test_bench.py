@@ -144,3 +144,15 @@ def test_pytorch_is_needed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_pytorch_wrong_usage(given: str, part: str) -> None:
     assert part in refused(2, "bench", "pytorch", "lenet", *words(given))
+
+
+def test_a_precision_is_that_of_the_rungs_that_have_it() -> None:
+    given = words("lenet --data digits --batch-size 4 --device reference --precision bf16")
+    result = invoke("bench", "ladder", *given, "--dry-run", "--json")
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["precision"] == "bf16"
+    rows = {row["name"]: row for row in document["rows"] if row["kind"] == "rung"}
+    assert rows["onchip"]["rungs"] == {"onchip": 1}
+    assert "onchip" not in rows["reference"]["rungs"]
+    assert 0 < abs(rows["onchip"]["loss"] - rows["reference"]["loss"]) < 0.05

@@ -25,6 +25,7 @@ from convloom.inspection.ways import Runner, Way, prepare, ways
 from convloom.inspection.workload import Workload
 from convloom.ir import ConvloomError, Node, Plan, Selection, TensorSpec
 from convloom.ops.base import is_fused
+from convloom.ops.precision import FP32
 
 #: What the rungs of the backends add, each to the rung below it; a new rung may go without.
 IDEAS = {
@@ -49,7 +50,7 @@ _SWITCHES = {
     "sparse": "sparse gradients",
 }
 #: First losses of two rows may differ by rounding, not by more.
-_TOLERANCE = 1e-3
+_TOLERANCE = {"fp32": 1e-3, "tf32": 5e-3, "bf16": 3e-2}
 
 RUNG, WAY, SWITCH = "rung", "way", "switch"
 
@@ -123,6 +124,7 @@ class Ladder:
         rounds: timed rounds of each row; 0 when each ran one step only.
         peaks: what the limits are made of; None when nothing was timed.
         environment: command, date, hardware, versions.
+        precision: of products on the rungs that have such kernels; fp32 on the others.
     """
 
     network: str
@@ -132,6 +134,7 @@ class Ladder:
     rows: tuple[Row, ...]
     peaks: Peaks | None
     environment: Mapping[str, Any]
+    precision: str = FP32
 
     @property
     def failures(self) -> tuple[Row, ...]:
@@ -145,6 +148,7 @@ class Ladder:
             "network": self.network,
             "device": self.device,
             "batch_size": self.batch_size,
+            "precision": self.precision,
             "rounds": self.rounds,
             "peaks": None if self.peaks is None else asdict(self.peaks),
             "rows": [{**asdict(row), "rungs": dict(row.rungs)} for row in self.rows],
@@ -250,7 +254,9 @@ class Without:
 
 def tried(backend: Backend, workload: Workload, wanted: Sequence[Entry]) -> list[Row]:
     """One step of each entry, outputs poisoned before: whether all of them work and agree."""
-    return noted(agreed([_start(backend, workload, entry)[0] for entry in wanted]))
+    return noted(
+        agreed([_start(backend, workload, entry)[0] for entry in wanted], workload.precision)
+    )
 
 
 def climbed(
@@ -276,7 +282,7 @@ def climbed(
         row, runner = _start(backend, workload, entry)
         rows.append(row)
         runners.append(runner)
-    rows = agreed(rows)
+    rows = agreed(rows, workload.precision)
     tell("measuring the device's peaks")
     peaks = measured(backend)
     tell("warming up")
@@ -297,15 +303,16 @@ def climbed(
     return noted(with_gains(rows)), peaks
 
 
-def agreed(rows: Sequence[Row]) -> list[Row]:
+def agreed(rows: Sequence[Row], precision: str = FP32) -> list[Row]:
     """Rows, those marked as failed whose first loss is not finite or not that of the first row."""
+    tolerance = _TOLERANCE[precision]
     known = [row for row in rows if row.loss is not None and math.isfinite(row.loss)]
     made = []
     for row in rows:
         if row.loss is not None and not math.isfinite(row.loss):
             row = replace(row, failed=f"the first loss is {row.loss}: an output is left unmade")
         elif row.loss is not None and not math.isclose(
-            row.loss, known[0].loss or 0.0, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE
+            row.loss, known[0].loss or 0.0, rel_tol=tolerance, abs_tol=tolerance
         ):
             row = replace(
                 row,

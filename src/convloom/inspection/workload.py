@@ -13,6 +13,7 @@ from convloom.backends.base import Backend, Executable, Storage
 from convloom.compiler import compile_graph
 from convloom.ir import Graph, Plan, ShapeError
 from convloom.ops.control import counter_vector, hyper_vector
+from convloom.ops.precision import FP32
 from convloom.training.graphs import INDEX, Loss, Optimizer, training_graph
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Workload:
         images: (samples, C, H, W) uint8, random.
         labels: (samples,) int64, random.
         order: (steps, batch size) int64: which samples a step takes.
+        precision: of products, where a rung has such kernels.
     """
 
     forward: Graph
@@ -50,6 +52,7 @@ class Workload:
     images: np.ndarray
     labels: np.ndarray
     order: np.ndarray
+    precision: str = FP32
 
     @property
     def batch_size(self) -> int:
@@ -94,7 +97,7 @@ class Workload:
 
     def plan(self, backend: Backend, kernels: str) -> Plan:
         """The training step as a backend runs it."""
-        return compile_graph(self.graph, backend, kernels)
+        return compile_graph(self.graph, backend, kernels, precision=self.precision)
 
     def bind(self, backend: Backend, plan: Plan) -> tuple[Executable, Storage]:
         """A plan on memory of its own, ready for its first step."""
@@ -121,6 +124,7 @@ def make_workload(
     samples: int | None = None,
     clip: bool = False,
     seed: int = 0,
+    precision: str = FP32,
 ) -> Workload:
     """The training step of a network, with random data.
 
@@ -148,4 +152,5 @@ def make_workload(
         images=draw.integers(0, 256, (count, *input_shape), np.uint8),
         labels=draw.integers(0, classes, count),
         order=draw.integers(0, count, (steps, batch_size)),
+        precision=precision,
     )

@@ -27,6 +27,7 @@ def ladder(
     device: options.Device = None,
     data: options.ShapeOf = None,
     input_shape: options.InputShape = None,
+    precision: options.Precision = None,
     threads: options.Threads = None,
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="Turns of each row; the median counts.")
@@ -64,10 +65,10 @@ def ladder(
     step, microseconds a step (median of the rounds), images a second, bytes and floating-point
     operations a second, the share of the limit that is reached (the larger of FLOPs over peak rate
     and bytes over bandwidth, of the plan that needs least; both peaks are measured in the same
-    run), and the gain over the row before. Exit code 1 if a row fails.
+    run, arithmetic in fp32), and the gain over the row before. Exit code 1 if a row fails.
     """
     options.use_threads(threads)
-    config = shared.settings(model, batch_size, data, device)
+    config = shared.settings(model, batch_size, data, device, precision)
     _refuse_simulator(config, dry_run=dry_run)
     if (plot is not None or out is not None) and not dry_run:
         from convloom.inspection.plots import require_matplotlib
@@ -119,6 +120,7 @@ def _study(
         rows=tuple(rows),
         peaks=peaks,
         environment=environment(device, gpu),
+        precision=config.precision,
     )
 
 

@@ -28,12 +28,24 @@ Seconds = Annotated[
 ]
 
 
-def settings(model: str, batch_size: int | None, data: str | None, device: str | None) -> RunConfig:
+def settings(
+    model: str,
+    batch_size: int | None,
+    data: str | None,
+    device: str | None,
+    precision: str | None = None,
+) -> RunConfig:
     """The settings that the flags mean; names are looked up. Raises UsageError."""
     from convloom.cli.runs import check_names
     from convloom.training.config import resolve
 
-    flags = {"network": model, "batch_size": batch_size, "data": data, "device": device}
+    flags = {
+        "network": model,
+        "batch_size": batch_size,
+        "data": data,
+        "device": device,
+        "precision": precision,
+    }
     with as_usage():
         config = resolve({}, flags)
         check_names(config, needs_files=False)
@@ -55,6 +67,7 @@ def make_work(config: RunConfig, shape: tuple[int, int, int] | None) -> Workload
         input_shape=shape,
         batch_size=config.batch_size,
         clip=config.clip_norm is not None,
+        precision=config.precision,
     )
 
 
