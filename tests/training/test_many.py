@@ -63,6 +63,7 @@ def test_the_prediction_is_the_mean_of_all_members() -> None:
     single = [member.model.predict(images, device="reference") for member in ensemble]
     mean = np.mean(np.array(single, np.float64), axis=0)
     np.testing.assert_allclose(ensemble.predict(images), mean, rtol=1e-6)
+    assert ensemble.predict(images[:0]).shape == (0, 3)
     figures = ensemble.evaluate(TEST, batch_size=5)
     assert figures["n"] == len(TEST)
     assert figures["accuracy"] == (mean.argmax(1) == TEST.labels).mean()

@@ -20,7 +20,7 @@ import numpy as np
 
 from convloom.backends import get_backend, resolve_device
 from convloom.backends.feeding import beside
-from convloom.ir import ConvloomError
+from convloom.ir import ConvloomError, Graph
 from convloom.training import prediction
 from convloom.training.arguments import check_optimizer
 from convloom.training.engine import Engine, Plans
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: What a member may set beside its optimiser's rates.
 _OWN = ("seed", "schedule")
+#: Images that an ensemble predicts at a time.
+_AT_A_TIME = 16_384
 #: What only the whole may set; files and watchers of single members would meet in one place.
 _NOT_HERE = ("out", "callbacks", "checkpoint_every")
 
@@ -99,6 +101,7 @@ class Ensemble:
         self.members = tuple(members)
         self._device = device
         self._precision = precision
+        self._engines: list[tuple[Graph, Engine]] = []
 
     @property
     def ranked(self) -> tuple[Member, ...]:
@@ -119,18 +122,35 @@ class Ensemble:
         Args:
             images: as ``Trainer.predict`` takes them.
         """
-        total: np.ndarray | None = None
+        images = np.asarray(images)
+        images = images[None] if images.ndim == 3 else images
+        total = np.zeros((len(images), self._engine_with(self.members[0].model).classes))
         for member in self.members:
-            made = prediction.predict(
-                member.model,
-                images,
-                batch_size=batch_size,
+            ready = prediction.normalised(member.model, images)
+            engine = self._engine_with(member.model)
+            for start in range(0, len(ready), batch_size):
+                logits = engine.predict(ready[start : start + batch_size])
+                total[start : start + batch_size] += prediction.softmax(logits)
+        return (total / len(self.members)).astype(np.float32)
+
+    def _engine_with(self, model: Module) -> Engine:
+        """An engine that holds a member's weights; members of one network share one."""
+        shape = model.input_shape
+        if shape is None or len(shape) != 3:
+            raise ManyError("a member does not know the shape of its images; train it first")
+        graph = model.trace(shape, 1)
+        engine = next((engine for known, engine in self._engines if known == graph), None)
+        if engine is None:
+            engine = Engine(
+                model,
+                input_shape=(shape[0], shape[1], shape[2]),
                 device=self._device,
                 precision=self._precision,
-            ).astype(np.float64)
-            total = made if total is None else total + made
-        assert total is not None
-        return (total / len(self.members)).astype(np.float32)
+            )
+            self._engines.append((graph, engine))
+        for name, value in model.state_dict().items():
+            engine.write(name, value)
+        return engine
 
     def evaluate(self, dataset: Dataset, *, batch_size: int = 256) -> dict[str, float]:
         """``{"loss", "accuracy", "n"}`` of the averaged prediction over every sample.
@@ -139,7 +159,8 @@ class Ensemble:
             ManyError: an empty data set.
         """
         right, loss, count = 0, 0.0, 0
-        for batch in dataset.batches(batch_size).epoch(0):
+        # Each member's weights are loaded once for many batches.
+        for batch in dataset.batches(_AT_A_TIME).epoch(0):
             labels = np.asarray(batch.labels)
             made = self.predict(batch.images, batch_size=batch_size)
             own = made[np.arange(len(labels)), labels].astype(np.float64)
