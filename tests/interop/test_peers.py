@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +71,44 @@ def test_the_twin_is_the_same_network() -> None:
     for name, grad in grads.items():
         found = twin.get_parameter(twin.names[name]).grad
         np.testing.assert_allclose(found, grad, atol=1e-4)
+
+
+def test_the_twin_of_products_sums_and_softmax() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(2, 2, 3, padding=1), nn.Linear(180, 5)
+
+        def forward(self, x: Any) -> Any:
+            gate = nn.functional.softmax(self.conv(x), 1)
+            y = nn.functional.weighted_sum([nn.functional.mul(gate, x), x], [2.0, -0.5])
+            return nn.functional.log_softmax(self.fc(y.flatten(1)))
+
+    model = Net().initialize(3)
+    x = np.random.default_rng(0).standard_normal((4, *SHAPE))
+    y, _, _ = cl.vjp(model, x, np.ones((4, 5)), device="reference")
+    twin = TorchTwin(model.trace(SHAPE, 4), model.state_dict()).double()
+    np.testing.assert_allclose(twin(torch.from_numpy(x)).detach(), y, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("layer", "kept"),
+    [
+        (nn.Dropout(0.25), 1 / 0.75),
+        (nn.Dropout2d(0.25), 1 / 0.75),
+        (nn.Dropout(0.25, rescale=False), 1.0),
+    ],
+    ids=str,
+)
+def test_the_twin_drops_as_often(layer: nn.Module, kept: float) -> None:
+    model = nn.Sequential(layer, nn.Conv2d(40, 40, 1, groups=40, bias=False))
+    model.load_state_dict({"1.weight": np.ones((40, 1, 1, 1), np.float32)})
+    torch.manual_seed(0)
+    twin = TorchTwin(model.trace((40, 2, 2), 50), model.state_dict())
+    y = twin(torch.ones(50, 40, 2, 2)).detach().numpy()
+    np.testing.assert_allclose(np.unique(y), [0, kept], rtol=1e-6)
+    assert 0.2 < (y == 0).mean() < 0.3
+    assert (y == y[:, :, :1, :1]).all() == isinstance(layer, nn.Dropout2d)
 
 
 @pytest.mark.parametrize(

@@ -46,3 +46,16 @@ def test_prediction_multiplies_what_was_not_rescaled() -> None:
     weights["7.weight"] = 0.5 * weights["7.weight"]
     plain.load_state_dict(weights)
     np.testing.assert_allclose(plain.predict(x, device="reference"), found["reference"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("end", [nn.Softmax(), nn.Sigmoid(), nn.LogSoftmax(), None], ids=str)
+def test_probabilities_are_not_squashed_twice(end: nn.Module | None) -> None:
+    logits = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
+    model = nn.Sequential(logits, end) if end is not None else nn.Sequential(logits)
+    model.initialize(0)
+    x = np.random.default_rng(0).standard_normal((5, *SHAPE)).astype(np.float32)
+    y = x.reshape(5, -1) @ logits.state_dict()["1.weight"].T + logits.state_dict()["1.bias"]
+    powers = np.exp(y)
+    shares = powers / powers.sum(axis=1, keepdims=True)
+    wanted = powers / (1 + powers) if isinstance(end, nn.Sigmoid) else shares
+    np.testing.assert_allclose(model.predict(x, device="reference"), wanted, rtol=1e-4)

@@ -125,9 +125,9 @@ class Engine:
         self._slots = HYPER if optimizer is None else optimizer.slots
         #: What lies in memory already, in an order that every further plan must keep to.
         self._held: Mapping[str, TensorSpec] = {}
-        forward = self._trace(1)
-        #: What the network makes of one image.
-        self._output = forward.specs[forward.outputs[0]]
+        #: The network for one image.
+        self.forward = self._trace(1)
+        self._output = self.forward.specs[self.forward.outputs[0]]
         self._kind = INDEX if loss is None else usual_kind(loss, self._output)
         self._storage = self._new_storage()
 

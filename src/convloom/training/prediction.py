@@ -10,6 +10,7 @@ import numpy as np
 from convloom.ir import ConvloomError, Graph, ShapeError
 from convloom.nn.arguments import whole
 from convloom.normalise import normalise
+from convloom.ops import Activation, Softmax
 from convloom.ops.precision import FP32
 from convloom.training.engine import Engine
 
@@ -25,7 +26,9 @@ def predict(
     device: str = "auto",
     precision: str = FP32,
 ) -> np.ndarray:
-    """Softmax probabilities, float32 (N, classes).
+    """Probabilities, float32 (N, classes): softmax of the network's output.
+
+    A network that ends in a softmax or a logistic function gives its probabilities itself.
 
     Args:
         images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
@@ -50,7 +53,16 @@ def predict(
     ]
     if not parts:
         return np.zeros((0, engine.classes), np.float32)
-    return softmax(np.concatenate(parts))
+    output = np.concatenate(parts)
+    return output if _ends_in_probabilities(engine.forward) else softmax(output)
+
+
+def _ends_in_probabilities(graph: Graph) -> bool:
+    """Whether the output was made by a softmax or a logistic function."""
+    op = next(node.op for node in reversed(graph.nodes) if graph.outputs[0] in node.outputs)
+    if isinstance(op, Softmax):
+        return not op.log
+    return isinstance(op, Activation) and op.kind == "sigmoid"
 
 
 #: {model: (device and precision, its graph for one image, engine)}: plans are kept from one call

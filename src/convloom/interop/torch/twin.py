@@ -149,6 +149,28 @@ def _activation(op: Any) -> Callable[..., torch.Tensor]:
     return lambda x: function(x, a, b)
 
 
+def _weighted_sum(op: Any) -> Callable[..., torch.Tensor]:
+    def call(*parts: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = op.coefficients[0] * parts[0]
+        for factor, part in zip(op.coefficients[1:], parts[1:], strict=True):
+            total = total + factor * part
+        return total
+
+    return call
+
+
+def _softmax(op: Any) -> Callable[..., torch.Tensor]:
+    function = torch.log_softmax if op.log else torch.softmax
+    return lambda x: function(x, op.dim)
+
+
+def _dropout(op: Any) -> Callable[..., torch.Tensor]:
+    function = functional.dropout if op.name == "Dropout" else functional.dropout2d
+    if op.rescale:
+        return lambda x: function(x, op.p, True)
+    return lambda x: function(x, op.p, True) * (1 - op.p)
+
+
 _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
     "Activation": _activation,
     "BatchNorm": _batch_norm,
@@ -165,6 +187,10 @@ _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
     "AdaptiveMaxPool2d": lambda op: lambda x: functional.adaptive_max_pool2d(x, op.output),
     "Flatten": lambda op: lambda x: x.flatten(1),
     "Add": lambda op: torch.add,
+    "Mul": lambda op: torch.mul,
+    "WeightedSum": _weighted_sum,
     "Concat": lambda op: lambda *parts: torch.cat(parts, 1),
-    "Dropout": lambda op: lambda x: functional.dropout(x, op.p, True),
+    "Softmax": _softmax,
+    "Dropout": _dropout,
+    "ChannelDropout": _dropout,
 }
