@@ -25,6 +25,11 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
         nn.LocallyConnected2d(6, 8, 3, (7, 6), 2, 1, groups=2), nn.ReLU(),
         nn.LocallyConnected2d(8, 2, (2, 3), (4, 3), bias=False), nn.Flatten(), nn.Linear(6, 3),
     ),
+    "maps": lambda: nn.Sequential(
+        nn.ReflectionPad2d((1, 2, 0, 3)), nn.Conv2d(3, 4, 3), nn.Upsample(scale_factor=2),
+        nn.ReLU(), nn.Blur(3, 1.0), nn.Mirror(), nn.Nailbed(3), nn.ConstantPad2d(1, 2.0),
+        nn.Upsample((4, 3), mode="bilinear"), nn.ReplicationPad2d(2),
+    ),
     "transposed": lambda: nn.Sequential(
         nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.ConvTranspose2d(6, 4, 3, 2, 1, 1), nn.ReLU(),
         nn.ConvTranspose2d(4, 4, 2, 2, groups=2, bias=False),

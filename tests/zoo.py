@@ -17,13 +17,18 @@ from convloom.ops import (
     AdaptiveAvgPool2d,
     AdaptiveMaxPool2d,
     AvgPool2d,
+    Blur,
     Conv2d,
     Conv2dDgrad,
     Linear,
     Local2d,
     LocalResponseNorm,
     MaxPool2d,
+    Mirror,
+    Nailbed,
     Op,
+    Pad2d,
+    Resize2d,
 )
 
 Shape = tuple[int, ...]
@@ -164,6 +169,37 @@ def _avg_pool(row, count_include_pad):  # type: ignore[no-untyped-def]
 CONV: tuple[Case, ...] = (
     *(_conv(*row) for row in _CONV_ROWS),
     Case(Conv2d((4, 4), (2, 2), (1, 1), 2), ((2, 6, 23, 18), (10, 3, 11, 11), (10,))),
+)
+
+#: Padding, resizing and sampling: sides of all kinds, growing and shrinking, one pixel, channels
+#: below, at and beyond a vector, and in fours.
+AXIS_MAPS: tuple[Case, ...] = tuple(
+    Case(op, ((n, c, *size),))
+    for n, c, size, op in (
+        (31, 1, (5, 7), Pad2d((1, 2, 0, 3))),
+        (2, 17, (5, 4), Pad2d((-1, 2, 1, -2), value=1.5)),
+        (1, 4, (1, 1), Pad2d((0, 1, 2, 0), value=-2.0)),
+        (2, 3, (4, 5), Pad2d((4, 3, 2, 3), "reflect")),
+        (3, 8, (3, 2), Pad2d((1, 0, 2, 2), "reflect")),
+        (2, 5, (3, 4), Pad2d((5, 1, 0, 4), "replicate")),
+        (2, 4, (1, 3), Pad2d((1, 2, 3, 1), "replicate")),
+        (2, 3, (4, 5), Resize2d((8, 10))),
+        (33, 1, (7, 5), Resize2d((3, 8))),
+        (2, 12, (3, 4), Resize2d((7, 3))),
+        (2, 3, (4, 5), Resize2d((8, 10), "bilinear")),
+        (1, 17, (7, 5), Resize2d((3, 11), "bilinear")),
+        (2, 4, (9, 1), Resize2d((2, 3), "bilinear")),
+        (2, 3, (4, 5), Resize2d((7, 9), "bilinear", True)),
+        (2, 8, (6, 1), Resize2d((1, 4), "bilinear", True)),
+        (1, 3, (8, 7), Nailbed(4)),
+        (2, 16, (5, 9), Nailbed(2)),
+        (2, 3, (7, 7), Nailbed(1)),
+        (2, 3, (4, 5), Mirror()),
+        (3, 20, (2, 6), Mirror()),
+        (2, 3, (11, 4), Blur(9, 4.0)),
+        (1, 4, (5, 6), Blur(3, 0.7)),
+        (2, 1, (3, 2), Blur(5, 1.0)),
+    )
 )
 
 #: Locally connected layers (images, filters): strides, padding, dilation, groups, channels and

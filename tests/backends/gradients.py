@@ -14,12 +14,12 @@ from tests.backends.harness import integers
 from tests.zoo import Case
 
 
-def pool_and_gradient(case: Case) -> Iterator[tuple[Any, ...]]:
-    """(op, its inputs) of a pool of integers, then of its gradient."""
+def op_and_gradient(case: Case) -> Iterator[tuple[Any, ...]]:
+    """(op, its inputs) of an op on integers, then of its gradient."""
     x = case.integers()[0]
     builder = GraphBuilder()
     builder.declare("x", TensorSpec(x.shape), Role.INPUT)
-    made = builder.add(case.op, ("x",), layer="pool")
+    made = builder.add(case.op, ("x",), layer="layer")
     dy = integers(builder.spec(made[0]).shape, 1)
     builder.declare("dy", TensorSpec(dy.shape), Role.INPUT)
     graph = differentiate(builder.build(), made[0], "dy", ["x"])

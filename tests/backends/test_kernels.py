@@ -46,9 +46,9 @@ from convloom.ops import (
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.fused import FusedLinear, FusedLinearDgrad, FusedLinearWgrad
-from tests.backends.gradients import local_and_gradients, pool_and_gradient
+from tests.backends.gradients import local_and_gradients, op_and_gradient
 from tests.backends.harness import compare, integers, normals, outcome, run_op
-from tests.zoo import ADAPTIVE_POOL, CLIPPED_POOL, FOURS_POOL, LOCAL, Case
+from tests.zoo import ADAPTIVE_POOL, AXIS_MAPS, CLIPPED_POOL, FOURS_POOL, LOCAL, Case
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
 
@@ -204,7 +204,7 @@ class TestPool:
     @pytest.mark.parametrize("case", (*CLIPPED_POOL, *ADAPTIVE_POOL, *FOURS_POOL), ids=str)
     def test_zoo(self, case: Case) -> None:
         """Forward and backward as a network would run them, on integers: ties are many."""
-        for op, *inputs in (one for one in pool_and_gradient(case)):
+        for op, *inputs in (one for one in op_and_gradient(case)):
             compare(op, *inputs, exact="Max" in op.name)
 
     def test_ties_that_are_nan(self) -> None:
@@ -280,6 +280,20 @@ class TestLocal:
         dy = integers((2, 5, 2, 2), 2)
         wgrad = Local2dWgrad(kernel=(3, 3))
         compare(wgrad, x, dy, exact=True, layouts=(ROW_MAJOR, ROW_MAJOR))
+
+
+class TestAxisMaps:
+    @pytest.mark.parametrize("case", AXIS_MAPS, ids=str)
+    def test_zoo(self, case: Case) -> None:
+        for op, x in op_and_gradient(case):
+            compare(op, x, tolerance=3e-6)
+
+    def test_row_major_and_not_finite(self) -> None:
+        for case in AXIS_MAPS[1::4]:
+            for op, x in op_and_gradient(case):
+                x = x.copy()
+                x[0, 0, -1, 0], x[0, 0, 0, -1] = np.nan, np.inf
+                compare(op, x, tolerance=3e-6, layouts=(ROW_MAJOR,))
 
 
 class TestShape:

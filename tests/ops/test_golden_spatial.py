@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convloom.ops import AddBias, AvgPool2d, Conv2d, Local2d, MaxPool2d
+from convloom.ops import AddBias, AvgPool2d, Blur, Conv2d, Local2d, MaxPool2d, Mirror, Nailbed, Op
 from tests import golden
 from tests.golden import Golden
 from tests.ops.gradcheck import close, evaluate, gradients
@@ -87,6 +87,22 @@ def channels_back(case: Golden, i: int, dx: np.ndarray) -> np.ndarray:
     for at, channel in enumerate(conns):
         summed[:, channel] += dx[:, at]
     return summed
+
+
+@pytest.mark.parametrize("name", golden.names("nailbed", "blur", "href"))
+def test_maps(name: str) -> None:
+    case = golden.load(name)
+    op: Op
+    if case.layer == "nailbed":
+        op = Nailbed(case.params["stride"])
+    elif case.layer == "blur":
+        op = Blur(case.params["filterSize"], case.params["stdev"])
+        close(op.weights, case.arrays["filter"])
+    else:
+        op = Mirror()
+    x = case.images("x")
+    close(evaluate(op, x)[0], case.images("y"))
+    close(gradients(op, [x], case.images("g"))[0], case.images("dx"))
 
 
 def test_pool_chain() -> None:

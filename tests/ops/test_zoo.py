@@ -110,6 +110,7 @@ def test_every_possible_pair_occurs(
         "ADAPTIVE_POOL",
         "CONV_TRANSPOSE",
         "LOCAL",
+        "AXIS_MAPS",
         "LINEAR",
         "ELEMENTWISE",
     ],

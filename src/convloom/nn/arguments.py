@@ -50,6 +50,56 @@ def conv_geometry(
     return strides, paddings, dilations, whole(groups, "groups")
 
 
+def sides(padding: Any, what: str = "padding") -> tuple[int, int, int, int]:
+    """``3`` or ``(left, right, top, bottom)``. Raises ShapeError."""
+    values = list(padding) if isinstance(padding, (tuple, list)) else [padding] * 4
+    numbers = [_integer(value) for value in values]
+    if len(numbers) != 4 or None in numbers:
+        raise ShapeError(
+            f"{what} must be one whole number or four (left, right, top, bottom), it is {padding!r}"
+        )
+    left, right, top, bottom = (number or 0 for number in numbers)
+    return left, right, top, bottom
+
+
+def check_resizing(mode: Any, align_corners: Any, antialias: Any = False) -> None:
+    """Raises ArgumentError for options of PyTorch that are not there or do not go together."""
+    if mode not in ("nearest", "bilinear"):
+        raise ArgumentError(f"mode must be 'nearest' or 'bilinear', it is {mode!r}")
+    if align_corners is not None and mode == "nearest":
+        raise ArgumentError("align_corners goes with mode='bilinear' only")
+    if antialias:
+        raise ArgumentError("antialias is not supported")
+
+
+def given_size(size: Any, scale_factor: Any) -> tuple[Pair | None, tuple[float, float]]:
+    """A size if one is given, and the factors otherwise. Raises ShapeError."""
+    if (size is None) == (scale_factor is None):
+        raise ShapeError("give either size or scale_factor")
+    if size is not None:
+        return pair(size, "size"), (1.0, 1.0)
+    factors = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * 2
+    if len(factors) != 2 or not all(
+        isinstance(factor, (int, float)) and factor > 0 for factor in factors
+    ):
+        raise ShapeError(f"scale_factor must be one positive number or two, it is {scale_factor!r}")
+    return None, (float(factors[0]), float(factors[1]))
+
+
+def resized(extents: Pair, size: Any, scale_factor: Any) -> Pair:
+    """The size of a resized image: ``size``, or the extents times factors. Raises ShapeError."""
+    given, factors = given_size(size, scale_factor)
+    if given is not None:
+        return given
+    wished = [extent * factor for extent, factor in zip(extents, factors, strict=True)]
+    if any(extent != int(extent) for extent in wished):
+        raise ShapeError(
+            f"scale_factor {scale_factor} makes no whole number of pixels of "
+            f"{extents[0]}x{extents[1]}; give size instead"
+        )
+    return int(wished[0]), int(wished[1])
+
+
 def check_groups(channels: int, filters: int, groups: int) -> None:
     """Raises ShapeError unless channels and filters can be split into groups."""
     if channels % groups or filters % groups:

@@ -7,6 +7,7 @@ from typing import Any
 
 from convloom.ir import ShapeError
 from convloom.nn import arguments
+from convloom.nn.arguments import ArgumentError
 from convloom.nn.parameter import Buffer, Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError
 from convloom.ops import (
@@ -16,6 +17,7 @@ from convloom.ops import (
     AddBias,
     AvgPool2d,
     BatchNorm,
+    Blur,
     ChannelDropout,
     Concat,
     ContrastNorm2d,
@@ -27,8 +29,12 @@ from convloom.ops import (
     Local2d,
     LocalResponseNorm,
     MaxPool2d,
+    Mirror,
     Mul,
+    Nailbed,
+    Pad2d,
     Pair,
+    Resize2d,
     ResponseNorm2d,
     Softmax,
     WeightedSum,
@@ -81,6 +87,58 @@ def add_bias(input: SymbolicTensor, bias: Parameter) -> SymbolicTensor:
     """x (N, K, ...) plus a bias, (K,) or unshared (K, ...)."""
     x = _tensor(input, "add_bias")
     return x.tracer.apply(AddBias(), x, bias, function="add_bias")
+
+
+def pad(
+    input: SymbolicTensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> SymbolicTensor:
+    """Images (N, C, H, W) with more around them: ``pad`` is (left, right, top, bottom), or (left,
+    right) alone; ``mode`` "constant", "reflect" or "replicate"."""
+    x = _tensor(input, "pad")
+    around = (*pad, 0, 0) if len(pad) == 2 else pad
+    if value is not None and mode != "constant":
+        raise ArgumentError(f"padding by {mode!r} takes no value, it is {value!r}")
+    op = Pad2d(arguments.sides(around), mode, float(value or 0.0))
+    return x.tracer.apply(op, x, function="pad")
+
+
+def interpolate(
+    input: SymbolicTensor,
+    size: _Size | None = None,
+    scale_factor: float | tuple[float, float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> SymbolicTensor:
+    """Images resized to ``size``, or by ``scale_factor`` where that gives whole numbers; ``mode``
+    "nearest" or "bilinear"."""
+    x = _tensor(input, "interpolate")
+    arguments.check_resizing(mode, align_corners, antialias)
+    if x.ndim != 4:
+        raise ShapeError(f"interpolate needs an input of shape (N, C, H, W), it got {x.shape}")
+    to = arguments.resized((x.shape[2], x.shape[3]), size, scale_factor)
+    op = Resize2d(to, mode, bool(align_corners))
+    return x.tracer.apply(op, x, function="interpolate")
+
+
+def nailbed(input: SymbolicTensor, stride: int) -> SymbolicTensor:
+    """Every ``stride``-th pixel, from the middle outwards (cuda-convnet's ``nailbed``)."""
+    x = _tensor(input, "nailbed")
+    return x.tracer.apply(Nailbed(arguments.whole(stride, "stride")), x, function="nailbed")
+
+
+def blur(input: SymbolicTensor, filter_size: int, stdev: float) -> SymbolicTensor:
+    """A Gaussian blur over ``filter_size`` rows and columns (cuda-convnet's ``blur``)."""
+    x = _tensor(input, "blur")
+    op = Blur(arguments.whole(filter_size, "filter_size"), float(stdev))
+    return x.tracer.apply(op, x, function="blur")
+
+
+def mirror(input: SymbolicTensor) -> SymbolicTensor:
+    """Left and right exchanged (cuda-convnet's ``href``)."""
+    x = _tensor(input, "mirror")
+    return x.tracer.apply(Mirror(), x, function="mirror")
 
 
 def conv_transpose2d(

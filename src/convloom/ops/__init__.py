@@ -54,9 +54,11 @@ from convloom.ops.loss import (
     check_targets,
 )
 from convloom.ops.metrics import TopKCorrect
+from convloom.ops.pad import Pad2d, Pad2dGrad
 from convloom.ops.pointwise_loss import OneHot, PointwiseLoss, PointwiseLossGrad
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
 from convloom.ops.precision import PRECISIONS, Round, RoundGradient, check_precision, rounded
+from convloom.ops.resize import Resize2d, Resize2dGrad
 from convloom.ops.response_norm import (
     ContrastNorm2d,
     ContrastNorm2dGrad,
@@ -65,6 +67,7 @@ from convloom.ops.response_norm import (
     ResponseNorm2d,
     ResponseNorm2dGrad,
 )
+from convloom.ops.sampling import Blur, Mirror, Nailbed, NailbedGrad
 from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
 from convloom.ops.softmax import Softmax, SoftmaxGrad
 from convloom.ops.update import SGD, AdamW, GradientNorm
@@ -92,6 +95,7 @@ __all__ = [
     "BatchNormGrad",
     "BatchNormInference",
     "BiasGrad",
+    "Blur",
     "Chain",
     "ChainEvaluate",
     "ChainForward",
@@ -135,16 +139,23 @@ __all__ = [
     "LocalResponseNormGrad",
     "MaxPool2d",
     "MaxPool2dGrad",
+    "Mirror",
     "Mul",
+    "Nailbed",
+    "NailbedGrad",
     "OneHot",
     "Op",
     "Operands",
+    "Pad2d",
+    "Pad2dGrad",
     "Pair",
     "PointwiseLoss",
     "PointwiseLossGrad",
     "PooledConv2dGrad",
     "ReLU",
     "ReLUGrad",
+    "Resize2d",
+    "Resize2dGrad",
     "ResponseNorm2d",
     "ResponseNorm2dGrad",
     "Round",

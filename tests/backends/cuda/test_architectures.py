@@ -80,8 +80,14 @@ from convloom.ops import (
 )
 from convloom.ops.base import Op
 from convloom.ops.control import counter_vector, hyper_vector
-from tests.backends import norms
+from tests.backends import (
+    norms,
+)
+from tests.backends.gradients import (
+    op_and_gradient,
+)
 from tests.backends.harness import one_node
+from tests.zoo import AXIS_MAPS
 
 #: Every generation in use, Turing to Blackwell.
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
@@ -164,6 +170,9 @@ def problems() -> Iterator[Problem]:
     yield AdaptiveAvgPool2dGrad((13, 13)), (pooled,), None
     yield AdaptiveMaxPool2d((6, 6)), (wide,), None
     yield AdaptiveMaxPool2dGrad((13, 13)), (pooled, i(4, 16, 6, 6)), None
+    for case in (AXIS_MAPS[at] for at in (4, 12, 16, 21)):
+        for op, *inputs in op_and_gradient(case):
+            yield op, tuple(inputs), None
     yield AddBias(), (image, f(6)), None
     yield AddBias(), (image, f(6, 9, 8)), None
     yield UnsharedBiasGrad(), (image,), None

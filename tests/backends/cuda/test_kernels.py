@@ -73,13 +73,14 @@ from convloom.ops import (
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
-from tests.backends.gradients import local_and_gradients, pool_and_gradient
+from tests.backends.gradients import local_and_gradients, op_and_gradient
 from tests.backends.harness import assert_close, integers, normals, outcome
 from tests.backends.test_activation import family_trials
 from tests.backends.test_losses import loss_trials, row_trials, softmax_trials
 from tests.zoo import (
     ADAPTIVE_POOL,
     AVG_POOL,
+    AXIS_MAPS,
     CLASSES,
     CLIPPED_POOL,
     CONV,
@@ -456,7 +457,7 @@ class TestPool:
         trials = [
             Trial(op, tuple(inputs), "Max" in op.name)
             for case in (*FOURS_POOL, *CLIPPED_POOL, *ADAPTIVE_POOL)
-            for op, *inputs in pool_and_gradient(case)
+            for op, *inputs in op_and_gradient(case)
         ]
         check(trials, backend, rung)
 
@@ -537,6 +538,26 @@ class TestLocal:
             for op, *inputs in local_and_gradients(case, integers):
                 inputs[0].ravel()[[0, 5, 20]] = np.nan, np.inf, -np.inf
                 trials.append(Trial(op, tuple(inputs), True, layouts=orders))
+        check(trials, backend, rung)
+
+
+class TestAxisMaps:
+    def test_zoo(self, backend: Backend, rung: str) -> None:
+        trials = [
+            Trial(op, tuple(inputs), tolerance=3e-6)
+            for case in AXIS_MAPS
+            for op, *inputs in op_and_gradient(case)
+        ]
+        check(trials, backend, rung)
+
+    def test_row_major_memory_and_not_finite(self, backend: Backend, rung: str) -> None:
+        trials = []
+        for case in AXIS_MAPS[1::4]:
+            for orders in itertools.product((ROW_MAJOR, NHWC), repeat=2):
+                for op, x in op_and_gradient(case):
+                    x = x.copy()
+                    x[0, 0, -1, 0], x[0, 0, 0, -1] = np.nan, np.inf
+                    trials.append(Trial(op, (x,), tolerance=3e-6, layouts=orders))
         check(trials, backend, rung)
 
 

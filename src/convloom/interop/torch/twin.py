@@ -185,6 +185,18 @@ _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
     "AvgPool2d": _avg_pool2d,
     "AdaptiveAvgPool2d": lambda op: lambda x: functional.adaptive_avg_pool2d(x, op.output),
     "AdaptiveMaxPool2d": lambda op: lambda x: functional.adaptive_max_pool2d(x, op.output),
+    "Pad2d": lambda op: (
+        lambda x: functional.pad(x, op.sides, op.mode, op.value if op.mode == "constant" else None)
+    ),
+    "Resize2d": lambda op: (
+        lambda x: functional.interpolate(
+            x,
+            op.to,
+            mode=op.mode,
+            align_corners=op.align_corners if op.mode == "bilinear" else None,
+        )
+    ),
+    "Mirror": lambda op: lambda x: x.flip(3),
     "Flatten": lambda op: lambda x: x.flatten(1),
     "Add": lambda op: torch.add,
     "Mul": lambda op: torch.mul,

@@ -35,6 +35,16 @@ from convloom.nn.layers.pool import (
 )
 from convloom.nn.layers.shape import Flatten, Identity
 from convloom.nn.layers.softmax import LogSoftmax, Softmax
+from convloom.nn.layers.spatial import (
+    Blur,
+    ConstantPad2d,
+    Mirror,
+    Nailbed,
+    ReflectionPad2d,
+    ReplicationPad2d,
+    Upsample,
+    ZeroPad2d,
+)
 
 __all__ = [
     "ELU",
@@ -45,6 +55,8 @@ __all__ = [
     "AvgPool2d",
     "BatchNorm1d",
     "BatchNorm2d",
+    "Blur",
+    "ConstantPad2d",
     "ContrastNorm2d",
     "Conv2d",
     "ConvTranspose2d",
@@ -61,9 +73,13 @@ __all__ = [
     "LocallyConnected2d",
     "LogSoftmax",
     "MaxPool2d",
+    "Mirror",
     "ModuleList",
+    "Nailbed",
     "ReLU",
     "ReLU6",
+    "ReflectionPad2d",
+    "ReplicationPad2d",
     "ResponseNorm2d",
     "Sequential",
     "SiLU",
@@ -72,4 +88,6 @@ __all__ = [
     "Softplus",
     "Tanh",
     "UnsharedBias",
+    "Upsample",
+    "ZeroPad2d",
 ]

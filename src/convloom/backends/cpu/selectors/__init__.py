@@ -17,6 +17,16 @@ Selector = Callable[[Node, Mapping[str, TensorSpec], str], Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
+    "mapping": (
+        "Pad2d",
+        "Pad2dGrad",
+        "Resize2d",
+        "Resize2dGrad",
+        "Nailbed",
+        "NailbedGrad",
+        "Mirror",
+        "Blur",
+    ),
     "local": ("Local2d", "Local2dDgrad", "Local2dWgrad"),
     "bias": ("AddBias", "UnsharedBiasGrad"),
     "conv2d": (

@@ -3,7 +3,7 @@
 // equal parts instead, and XROW, YROW: 1 for NCHW, 0 for NHWC.
 #pragma once
 
-#include "device/index.cuh"
+#include "device/images.cuh"
 
 // The windows of one axis over SIZE cells. Sliding ones start PADDING cells before the input.
 template <i64 ADAPTIVE, i64 SIZE, i64 POSITIONS, i64 KERNEL, i64 STRIDE, i64 PADDING, i64 DILATION>
@@ -74,22 +74,11 @@ template <class P>
 using ColWindows = Windows<P::ADAPTIVE, P::W, P::OW, P::KW, P::UW, P::PW, P::DW>;
 
 template <class P>
-struct Pool {
-    static constexpr i64 X_SIZE = P::C * P::H * P::W;
-    static constexpr i64 Y_SIZE = P::C * P::OH * P::OW;
+struct Pool : Images<P> {
     using Rows = RowWindows<P>;
     using Cols = ColWindows<P>;
-
-    __device__ static Place x_place(i64 i) { return place_of<P::C, P::H, P::W, P::XROW != 0>(i); }
-    __device__ static Place y_place(i64 i) {
-        return place_of<P::C, P::OH, P::OW, P::YROW != 0>(i);
-    }
-    __device__ static i64 x_offset(i64 image, i64 channel, i64 row, i64 col) {
-        return image * X_SIZE + offset_of<P::C, P::H, P::W, P::XROW != 0>(channel, row, col);
-    }
-    __device__ static i64 y_offset(i64 image, i64 channel, i64 row, i64 col) {
-        return image * Y_SIZE + offset_of<P::C, P::OH, P::OW, P::YROW != 0>(channel, row, col);
-    }
+    using Images<P>::x_offset;
+    using Images<P>::y_offset;
 
     // Calls visit(offset in x, cell) for the cells of the window at (p, q), in scan order.
     template <class Visit>
@@ -126,17 +115,6 @@ struct Pool {
                    Cols::template counted<P::COUNT_PADDING != 0>(q));
     }
 };
-
-// The place of this thread's four channels in images of H x W pixels, C channels last, where blocks
-// of THREADS threads take `blocks` turns an image; false if it has none.
-template <i64 C, i64 H, i64 W, int THREADS>
-__device__ __forceinline__ bool place_of_fours(Place& at) {
-    constexpr u32 ACROSS = u32(C / 4), COUNT = u32(H * W) * ACROSS;
-    constexpr u32 BLOCKS = (COUNT + THREADS - 1) / THREADS;
-    const u32 i = blockIdx.x % BLOCKS * THREADS + threadIdx.x, pixel = i / ACROSS;
-    at = {blockIdx.x / BLOCKS, i32(i % ACROSS * 4), i32(pixel / u32(W)), i32(pixel % u32(W))};
-    return i < COUNT;
-}
 
 // Whether `value` takes the place of `best`: greater, or a NaN (the last NaN wins).
 __device__ __forceinline__ bool replaces(f32 value, f32 best) {

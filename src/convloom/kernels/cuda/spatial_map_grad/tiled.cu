@@ -1,0 +1,21 @@
+// dx = sum over the outputs with a tap at the input of weight * dy: the gradient of spatial_map
+//
+// One thread four neighbouring channels of an input; channels are last, and a multiple of four.
+// Against naive: four elements a load and a store, and the search for taps serves four. Limit:
+// memory.
+#include "device/axis_map.cuh"
+
+template <class P>
+__global__ void __launch_bounds__(256)
+    spatial_map_grad_tiled(const f32* dy, f32* dx, f32 a, f32 b, f32 c, f32 d, f32 e) {
+    Place at;
+    if (!place_of_fours<P::C, P::H, P::W, 256>(at)) return;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    SpatialMap<P>::outputs(at, {a, b, c, d, e}, [&](i64 from, f32 weight) {
+        const float4 four = *reinterpret_cast<const float4*>(dy + from);
+        sum.x = fmaf(weight, four.x, sum.x), sum.y = fmaf(weight, four.y, sum.y);
+        sum.z = fmaf(weight, four.z, sum.z), sum.w = fmaf(weight, four.w, sum.w);
+    });
+    const i64 to = Images<P>::x_offset(at.image, at.channel, at.row, at.col);
+    *reinterpret_cast<float4*>(dx + to) = sum;
+}
