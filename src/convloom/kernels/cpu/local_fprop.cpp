@@ -35,7 +35,7 @@ void local_fprop(const Arg* args, long item, Worker*) {
                 accumulate<NV, 1, IMAGES, P::IMAGE, P::KB>(acc, x + n * P::IMAGE + g * P::C, 0, w,
                                                            taps);
                 to.data = y + n * to.pixel + g * KG + k;
-                finish<FULL, NV, 1, IMAGES>(acc, to, false, nullptr);
+                finish<Unchanged, FULL, NV, 1, IMAGES>(acc, to, nullptr);
             };
             i64 n = 0;
             for (; n + PC <= N; n += PC) tile.template operator()<PC>(n);
