@@ -63,6 +63,11 @@ class Place:
         gpu.synchronize()
         return int(gpu.free_bytes())
 
+    def assert_back(self, baseline: int) -> None:
+        """As much memory is free as was, but for what a driver keeps for itself: some MB, once."""
+        lost = baseline - self.free()
+        assert lost == 0 if self.host is not None else lost <= 48 << 20
+
 
 @pytest.fixture(params=["stand-in", pytest.param("gpu", marks=pytest.mark.gpu)])
 def cuda(
@@ -320,7 +325,7 @@ def test_case_3_a_batch_too_large_for_the_memory(cuda: Place) -> None:
     del caught
     if cuda.host is not None:
         cuda.host.total = 1 << 30
-    assert cuda.free() == baseline
+    cuda.assert_back(baseline)
     alone = compiled(cuda, 32)
     for at in range(2):
         alone(*batch(at, 32))
@@ -343,19 +348,21 @@ def test_case_3_plans_of_other_batch_sizes_make_room(cuda: Place) -> None:
 
 
 def test_case_3_memory_is_back_when_trainers_go(cuda: Place) -> None:
-    data = pixels(44)
+    """On a GPU a trainer takes tens of MB, so that five of them would be missed."""
+    count, n = (44, 8) if cuda.host is not None else (100_000, 8192)
+    data = pixels(count)
 
     def cell() -> None:
         for way in ("resident", "stream"):
-            made = trainer(cuda, input=way)
+            made = trainer(cuda, input=way, batch_size=n)
             made.fit(data, 2, validation=data)
             made.model.predict(data.images[:3])
 
     cell()  # what the process keeps: kernels, pinned buffers
     baseline = cuda.free()
-    for _ in range(2):
+    for _ in range(2 if cuda.host is not None else 5):
         cell()
-        assert cuda.free() == baseline
+        cuda.assert_back(baseline)
 
 
 def test_case_3_a_label_out_of_range(cuda: Place) -> None:
