@@ -39,6 +39,13 @@ static inline float __fmul_rn(float a, float b) { volatile float c = a * b; retu
 static inline float __fadd_rn(float a, float b) { volatile float c = a + b; return c; }
 static inline float __int_as_float(int a) { return __builtin_bit_cast(float, a); }
 static inline int __float_as_int(float a) { return __builtin_bit_cast(int, a); }
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+static inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+static inline float __expf(float a) { return std::exp(a); }
+static inline float __logf(float a) { return std::log(a); }
+static inline float __powf(float a, float b) { return std::pow(a, b); }
+static inline float rsqrtf(float a) { return 1 / std::sqrt(a); }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
     return (unsigned long long)a * b >> 32;
 }
