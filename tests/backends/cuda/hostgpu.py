@@ -42,9 +42,6 @@ static inline int __float_as_int(float a) { return __builtin_bit_cast(int, a); }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-static inline float __expf(float a) { return std::exp(a); }
-static inline float __logf(float a) { return std::log(a); }
-static inline float __powf(float a, float b) { return std::pow(a, b); }
 static inline float rsqrtf(float a) { return 1 / std::sqrt(a); }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
     return (unsigned long long)a * b >> 32;
