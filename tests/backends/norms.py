@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -62,21 +63,27 @@ def batch_norms(shape: Shape, affine: bool, momentum: float | None = 0.1) -> lis
     x, z, dy, running = draw.image(), draw.image(), draw.image(), draw.running()
     statistics = (draw.row(), draw.row(low=0.5))
     backward = (dy, x, *statistics, *weights[:1])
+    relu: dict[str, Any] = {"activation": "relu"}
+    clamp: dict[str, Any] = {"activation": "clamp", "a": -0.5, "b": 0.75}
     return [
         Trial(BatchNorm(1e-3, momentum, affine), (x, *weights, *running)),
         Trial(BatchNorm(affine=affine, track=False), (x, *weights)),
-        Trial(FusedBatchNorm(affine=affine, relu=True), (x, *weights, *running)),
-        Trial(FusedBatchNorm(affine=affine, add=True, relu=True), (x, *weights, *running, z)),
+        Trial(FusedBatchNorm(affine=affine, **relu), (x, *weights, *running)),
+        Trial(FusedBatchNorm(affine=affine, **clamp), (x, *weights, *running)),
+        Trial(FusedBatchNorm(affine=affine, add=True, **relu), (x, *weights, *running, z)),
         Trial(FusedBatchNorm(affine=affine, add=True, track=False), (x, *weights, z)),
         Trial(BatchNormInference(1e-3, affine), (x, *weights, *running[:2])),
-        Trial(FusedBatchNormInference(affine=affine, relu=True), (x, *weights, *running[:2])),
+        Trial(FusedBatchNormInference(affine=affine, **relu), (x, *weights, *running[:2])),
         Trial(
-            FusedBatchNormInference(affine=affine, add=True, relu=True),
+            FusedBatchNormInference(affine=affine, add=True, **clamp),
             (x, *weights, *running[:2], z),
         ),
         Trial(BatchNormGrad(affine), backward),
-        Trial(FusedBatchNormGrad(affine), (*backward, z)),
-        Trial(FusedBatchNormGrad(affine, keep=True), (*backward, z)),
+        Trial(FusedBatchNormGrad(affine, **relu), (*backward, z)),
+        Trial(FusedBatchNormGrad(affine, **clamp), (*backward, z)),
+        Trial(FusedBatchNormGrad(affine, **relu, keep=True), (*backward, z)),
+        Trial(FusedBatchNormGrad(affine, **relu, again=True), (*backward, *weights[1:])),
+        Trial(FusedBatchNormGrad(affine, **clamp, again=True), (*backward, *weights[1:])),
     ]
 
 
@@ -131,7 +138,7 @@ def samples() -> list[Trial]:
     over_channels = LocalResponseNorm(5)
     return [
         *batch_norms((4, 64, 9, 8), affine=True),
-        *batch_norms((4, 7, 9, 8), affine=False, momentum=None),
+        *batch_norms((4, 7, 9, 8), affine=False, momentum=None)[::4],
         *group_norms((4, 64, 9, 8), 4, affine=True),
         *group_norms((4, 7, 9, 8), 7, affine=False),
         *response_norms((4, 96, 9, 8), over_channels),

@@ -4,15 +4,15 @@ Each rule looks for one pattern, and a fused node is taken only where the backen
 it above the reference rung. Rules, in the order they run:
 
     forward    Conv2d + BatchNormInference                        -> FoldBatchNorm, Conv2d
-               BatchNorm or its inference form [+ Add] [+ ReLU]   -> FusedBatchNorm*
+               BatchNorm or its inference form [+ Add] [+ act.]   -> FusedBatchNorm*
                Conv2d + activation                                -> FusedConv2d
                Conv2d [+ ReLU] + MaxPool2d 2x2 (+ their gradients) -> FusedConv2d, PooledConv2dGrad
                Linear + activation                                -> FusedLinear
                Add or WeightedSum + ReLU                          -> FusedSum
     backward   ReLUGrad behind Unflatten                          -> ReLUGrad before it
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
+               ReLUGrad or another + BatchNormGrad                -> FusedBatchNormGrad
                *Dgrad + ReLUGrad                                  -> Fused*Dgrad with a mask
-               ReLUGrad + BatchNormGrad                           -> FusedBatchNormGrad
 
 A max-pool passes its gradient only to the cells that won, and where a cell won, the pooled value
 is the cell's value. So ReLU's mask may be read from the pooled map instead of the full one, and
@@ -25,11 +25,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
 from convloom.backends.base import Backend
-from convloom.compiler.fuse_norm import fold_into_conv, mask_and_norm_grad, norm_and_tail
+from convloom.compiler.fuse_norm import (
+    epilogue,
+    fold_into_conv,
+    gate_and_norm_grad,
+    norm_and_tail,
+)
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Graph, Node, TensorSpec
 from convloom.ops import (
-    Activation,
     Add,
     BiasGrad,
     Conv2d,
@@ -79,10 +83,10 @@ def fuse(graph: Graph, backend: Backend, kernels: str) -> Graph:
 def _conv_activation(rw: Rewriter, conv: Node, accepts: Accepts) -> None:
     """Conv2d + activation. The convolution's own output must serve nobody else."""
     follower = rw.sole_reader(conv.outputs[0]) if type(conv.op) is Conv2d else None
-    epilogue = _epilogue(follower)
-    if follower is None or epilogue is None:
+    ending = epilogue(follower)
+    if follower is None or ending is None:
         return
-    op = FusedConv2d(*_geometry(conv.op), *epilogue, pool=0)
+    op = FusedConv2d(*_geometry(conv.op), *ending, pool=0)
     fused = Node(op, conv.inputs, follower.outputs, conv.layer)
     if accepts(fused, rw.specs):
         rw.replace((conv, follower), (fused,))
@@ -90,21 +94,12 @@ def _conv_activation(rw: Rewriter, conv: Node, accepts: Accepts) -> None:
 
 def _linear_activation(rw: Rewriter, linear: Node, accepts: Accepts) -> None:
     follower = rw.sole_reader(linear.outputs[0]) if type(linear.op) is Linear else None
-    epilogue = _epilogue(follower)
-    if follower is None or epilogue is None:
+    ending = epilogue(follower)
+    if follower is None or ending is None:
         return
-    fused = Node(FusedLinear(*epilogue), linear.inputs, follower.outputs, linear.layer)
+    fused = Node(FusedLinear(*ending), linear.inputs, follower.outputs, linear.layer)
     if accepts(fused, rw.specs):
         rw.replace((linear, follower), (fused,))
-
-
-def _epilogue(node: Node | None) -> tuple[str, float, float] | None:
-    """The activation that a node is, as a fused layer has it; None if it is none of those."""
-    if node is not None and type(node.op) is ReLU:
-        return "relu", 0.0, 0.0
-    if node is not None and isinstance(node.op, Activation) and node.op.kind in EPILOGUES:
-        return node.op.kind, node.op.a, node.op.b
-    return None
 
 
 def _sum_relu(rw: Rewriter, add: Node, accepts: Accepts) -> None:
@@ -298,8 +293,8 @@ _RULES = (
     _sum_relu,
     _mask_before_unflatten,
     _weight_and_bias,
+    gate_and_norm_grad,
     _dgrad_mask,
-    mask_and_norm_grad,
 )
 
 

@@ -8,6 +8,8 @@ from dataclasses import fields
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Node, TensorSpec
 from convloom.ops import (
+    Activation,
+    ActivationGrad,
     Add,
     BatchNorm,
     BatchNormGrad,
@@ -20,6 +22,7 @@ from convloom.ops import (
     ReLU,
     ReLUGrad,
 )
+from convloom.ops.fused import EPILOGUES, NONE, RELU
 
 Accepts = Callable[[Node, dict[str, TensorSpec]], bool]
 
@@ -46,7 +49,7 @@ def fold_into_conv(rw: Rewriter, conv: Node, accepts: Accepts) -> None:
 
 
 def norm_and_tail(rw: Rewriter, norm: Node, accepts: Accepts) -> None:
-    """BatchNorm or its inference form, + Add, + ReLU: as much of that as there is a kernel for."""
+    """BatchNorm or its inference form, + Add, + activation: as much as there is a kernel for."""
     if type(norm.op) is BatchNorm:
         kind: type[FusedBatchNorm | FusedBatchNormInference] = FusedBatchNorm
     elif type(norm.op) is BatchNormInference:
@@ -57,8 +60,8 @@ def norm_and_tail(rw: Rewriter, norm: Node, accepts: Accepts) -> None:
     for tail in _tails(rw, norm.outputs[0]):
         adds = [node for node in tail if isinstance(node.op, Add)]
         others = [name for node in adds for name in node.inputs if name != norm.outputs[0]]
-        relu = isinstance(tail[-1].op, ReLU)
-        op = kind(**attributes, add=bool(adds), relu=relu)
+        activation, a, b = epilogue(tail[-1]) or (NONE, 0.0, 0.0)
+        op = kind(**attributes, add=bool(adds), activation=activation, a=a, b=b)
         outputs = (*tail[-1].outputs, *norm.outputs[1:])
         fused = Node(op, (*norm.inputs, *others), outputs, norm.layer)
         if accepts(fused, rw.specs):
@@ -71,28 +74,67 @@ def _tails(rw: Rewriter, tensor: str) -> list[tuple[Node, ...]]:
     first = rw.sole_reader(tensor)
     if first is None:
         return []
-    if type(first.op) is ReLU:
+    if epilogue(first) is not None:
         return [(first,)]
     if type(first.op) is not Add or first.inputs[0] == first.inputs[1]:
         return []
     second = rw.sole_reader(first.outputs[0])
-    if second is not None and type(second.op) is ReLU:
+    if second is not None and epilogue(second) is not None:
         return [(first, second), (first,)]
     return [(first,)]
 
 
-def mask_and_norm_grad(rw: Rewriter, grad: Node, accepts: Accepts) -> None:
-    """ReLUGrad + BatchNormGrad; the masked gradient is kept where others read it too."""
+def gate_and_norm_grad(rw: Rewriter, grad: Node, accepts: Accepts) -> None:
+    """ReLUGrad, or another activation's, + BatchNormGrad.
+
+    What passed is kept where others read it too. Where nothing was added between norm and
+    activation, the activation's output is computed again instead of read.
+    """
     if type(grad.op) is not BatchNormGrad:
         return
-    mask = rw.producer(grad.inputs[0])
-    if mask is None or type(mask.op) is not ReLUGrad:
+    gate = rw.producer(grad.inputs[0])
+    activation = _gradient_of(gate)
+    if gate is None or activation is None:
         return
-    (masked,) = mask.outputs
-    keep = rw.sole_reader(masked) is not grad
-    op = FusedBatchNormGrad(grad.op.affine, keep=keep)
-    inputs = (mask.inputs[0], *grad.inputs[1:], mask.inputs[1])
-    outputs = (*grad.outputs, masked) if keep else grad.outputs
+    (passed,) = gate.outputs
+    rows = _computes_again(rw.producer(gate.inputs[1]), grad, activation)
+    keep, again = rw.sole_reader(passed) is not grad, rows is not None
+    op = FusedBatchNormGrad(grad.op.affine, *activation, keep=keep, again=again)
+    last = (gate.inputs[1],) if rows is None else rows
+    inputs = (gate.inputs[0], *grad.inputs[1:], *last)
+    outputs = (*grad.outputs, passed) if keep else grad.outputs
     fused = Node(op, inputs, outputs, grad.layer)
     if accepts(fused, rw.specs):
-        rw.replace((mask, grad), (fused,))
+        rw.replace((gate, grad), (fused,))
+
+
+def _gradient_of(node: Node | None) -> tuple[str, float, float] | None:
+    """The activation whose gradient a node takes, from its output; None if it is no such node."""
+    if node is not None and type(node.op) is ReLUGrad:
+        return RELU, 0.0, 0.0
+    if node is None or not isinstance(node.op, ActivationGrad):
+        return None
+    known = node.op.kind in EPILOGUES and node.op.reads == "y"
+    return (node.op.kind, node.op.a, node.op.b) if known else None
+
+
+def _computes_again(
+    norm: Node | None, grad: Node, activation: tuple[str, float, float]
+) -> tuple[str, ...] | None:
+    """The norm's bias, if any, where a node makes the activation's output of what ``grad`` has."""
+    op = None if norm is None else norm.op
+    if norm is None or not isinstance(op, FusedBatchNorm) or op.add:
+        return None
+    same = (norm.inputs[0], *norm.outputs[1:3]) == grad.inputs[1:4]
+    if not same or (op.activation, op.a, op.b) != activation:
+        return None
+    return norm.inputs[2:3] if op.affine else ()
+
+
+def epilogue(node: Node | None) -> tuple[str, float, float] | None:
+    """The activation that a node is, as a fused layer has it; None if it is none of those."""
+    if node is not None and type(node.op) is ReLU:
+        return RELU, 0.0, 0.0
+    if node is not None and isinstance(node.op, Activation) and node.op.kind in EPILOGUES:
+        return node.op.kind, node.op.a, node.op.b
+    return None

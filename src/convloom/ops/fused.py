@@ -28,7 +28,7 @@ _POOL = MaxPool2d((2, 2), (2, 2))
 
 
 @dataclass(frozen=True)
-class _Activated:
+class Activated:
     """What follows a fused layer: "none", "relu", or one of ``EPILOGUES`` with its parameters."""
 
     activation: str = NONE
@@ -51,7 +51,7 @@ class _Activated:
 
 
 @dataclass(frozen=True)
-class FusedConv2d(_Activated, ConvGeometry, Op):
+class FusedConv2d(Activated, ConvGeometry, Op):
     """Convolution, bias, activation and 2x2 max-pooling of stride 2.
 
     Inputs x (N,C,H,W), w (K,C/G,R,S) and optionally b (K,). Outputs y (N,K,P,Q) if ``pool`` is
@@ -223,7 +223,7 @@ class PooledConv2dGrad(ConvGeometry, Op):
 
 
 @dataclass(frozen=True)
-class FusedLinear(_Activated, Op):
+class FusedLinear(Activated, Op):
     """Inputs x (N,I), w (O,I) and optionally b (O,); output y (N,O), activated."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

@@ -1,4 +1,4 @@
-"""Batch normalisation with the sum and the rectifier behind it; only backends run these.
+"""Batch normalisation with the sum and the activation behind it; only backends run these.
 
 Like the forms in fused.py: the fusion pass makes them where a backend has a kernel for them.
 """
@@ -11,20 +11,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.ir import ShapeError, TensorSpec
-from convloom.ops.activation import ReLU, ReLUGrad
+from convloom.ops.activation import ActivationGrad, ReLUGrad
 from convloom.ops.base import quiet
-from convloom.ops.batch_norm import BatchNorm, BatchNormGrad, BatchNormInference
+from convloom.ops.batch_norm import (
+    BatchNorm,
+    BatchNormGrad,
+    BatchNormInference,
+    check_count,
+    per_channel,
+    scaled,
+)
+from convloom.ops.fused import NONE, RELU, Activated
 
 
 @dataclass(frozen=True)
-class _Tail:
-    """What follows the normalisation: ``add`` a last input z, then ``relu``."""
+class _Tail(Activated):
+    """What follows the normalisation: ``add`` a last input z, then the activation."""
 
     add: bool = False
-    relu: bool = False
 
     def norm_inputs(self, inputs: Sequence[TensorSpec]) -> Sequence[TensorSpec]:
         """The inputs without z. Raises ShapeError if z does not fit."""
+        self.check_activation()
         if self.add and inputs[-1].shape != inputs[0].shape:
             raise ShapeError(
                 f"a tensor of shape {inputs[-1].shape} cannot be added to {inputs[0].shape}"
@@ -33,15 +41,18 @@ class _Tail:
 
     @quiet
     def apply(self, y: np.ndarray, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The sum and the rectifier."""
-        total = y + inputs[-1] if self.add else y
-        rectified: np.ndarray = ReLU().reference(total)[0] if self.relu else total
-        return rectified
+        """The sum and the activation."""
+        return self.activated(y + inputs[-1] if self.add else y)
+
+    @property
+    def work(self) -> int:
+        """Operations an element."""
+        return self.add + (self.activation != NONE)
 
 
 @dataclass(frozen=True)
 class FusedBatchNorm(_Tail, BatchNorm):
-    """As ``BatchNorm``, then + z (the last input) if ``add``, then ReLU if ``relu``."""
+    """As ``BatchNorm``, then + z (the last input) if ``add``, then the activation."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return super().infer(*self.norm_inputs(inputs))
@@ -51,12 +62,12 @@ class FusedBatchNorm(_Tail, BatchNorm):
         return self.apply(y, inputs), *rest
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
-        return super().flops(inputs, outputs) + (self.add + self.relu) * inputs[0].size
+        return super().flops(inputs, outputs) + self.work * inputs[0].size
 
 
 @dataclass(frozen=True)
 class FusedBatchNormInference(_Tail, BatchNormInference):
-    """As ``BatchNormInference``, then + z (the last input) if ``add``, then ReLU if ``relu``."""
+    """As ``BatchNormInference``, then + z (the last input) if ``add``, then the activation."""
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return super().infer(*self.norm_inputs(inputs))
@@ -66,35 +77,55 @@ class FusedBatchNormInference(_Tail, BatchNormInference):
         return (self.apply(y, inputs),)
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
-        return super().flops(inputs, outputs) + (self.add + self.relu) * inputs[0].size
+        return super().flops(inputs, outputs) + self.work * inputs[0].size
 
 
 @dataclass(frozen=True)
-class FusedBatchNormGrad(BatchNormGrad):
-    """As ``BatchNormGrad``, of dy that the rectifier behind it masks.
+class FusedBatchNormGrad(Activated, BatchNormGrad):
+    """As ``BatchNormGrad``, of what passes the activation behind the normalisation.
 
-    The last input is that rectifier's output y. With ``keep`` the last output is the masked dy,
-    which others read as well: what was added before the rectifier.
+    The activation is one whose gradient is taken from its output y. Either y is the last input, or
+    with ``again`` y is computed again from x, and the norm's bias is the last input if ``affine``.
+    With ``keep`` the last output is what passed, which others read as well: what was added before
+    the activation.
     """
 
     keep: bool = False
+    again: bool = False
 
     @property
     def arity_out(self) -> int:
         return super().arity_out + self.keep
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
-        made = super().infer(*inputs[:-1])
-        (masked,) = ReLUGrad().infer(inputs[0], inputs[-1])
-        return (*made, masked) if self.keep else made
+        self.check_activation()
+        count = 4 + self.affine
+        check_count(self, inputs, count + (self.affine if self.again else 1))
+        made = super().infer(*inputs[:count])
+        if not self.again and inputs[-1].shape != inputs[0].shape:
+            raise ShapeError(f"the gradient {inputs[0].shape} does not fit {inputs[-1].shape}")
+        return (*made, TensorSpec(inputs[0].shape, inputs[0].dtype)) if self.keep else made
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        (masked,) = ReLUGrad().reference(inputs[0], inputs[-1])
-        made = super().reference(masked, *inputs[1:-1])
-        return (*made, masked) if self.keep else made
+        dy, rest = inputs[0], inputs[1 : 4 + self.affine]
+        passed = self._passed(dy, self._again(*inputs[1:]) if self.again else inputs[-1])
+        made = super().reference(passed, *rest)
+        return (*made, passed) if self.keep else made
+
+    @quiet
+    def _again(
+        self, x: np.ndarray, mean: np.ndarray, invstd: np.ndarray, *rows: np.ndarray
+    ) -> np.ndarray:
+        h = (x - per_channel(mean, x)) * per_channel(invstd, x)
+        return self.activated(scaled(h, rows))
+
+    def _passed(self, dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+        if self.activation == RELU:
+            return ReLUGrad().reference(dy, y)[0]
+        return ActivationGrad(self.activation, self.a, self.b).reference(dy, y)[0]
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
-        return super().flops(inputs, outputs) + inputs[0].size
+        return super().flops(inputs, outputs) + (3 if self.again else 1) * inputs[0].size
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_zoo(backend: Backend, rung: str, part: int) -> None:
     mine = norms.every()[part::3]
     served = check([Trial(trial.op, trial.inputs) for trial in mine], backend, rung)
-    assert served > len(mine) // 2
+    assert served > len(mine) // 3
 
 
 @pytest.mark.parametrize("rung", RUNGS)

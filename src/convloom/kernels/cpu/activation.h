@@ -126,4 +126,15 @@ CL_INLINE vec activation_gradient(vec dy, vec v, f32 a, f32 b) {
     return dy;
 }
 
+// The gradient that passes the activation of a layer whose constants are P, by its output y.
+template <class P>
+CL_INLINE vec passed(vec dy, vec y) {
+    if constexpr (P::ACT > RELU) {
+        const f32 a = __builtin_bit_cast(f32, i32(P::ACT_A));
+        return activation_gradient<P::ACT>(dy, y, a, __builtin_bit_cast(f32, i32(P::ACT_B)));
+    } else {
+        return activation_gradient<P::ACT>(dy, y, 0.0f, 0.0f);
+    }
+}
+
 }  // namespace convloom

@@ -1,8 +1,9 @@
-// y = (x - mean) * scale [+ bias] [+ z], then ReLU if P::RELU, by channel.
+// y = (x - mean) * scale [+ bias] [+ z], then the activation P::ACT, by channel.
 //
 // Arguments: x, mean, scale, y, channels, rows of an image, chunks of an image, step (what mean and
 // scale advance from image to image: 0 or channels), then with P::AFFINE the bias, then with P::ADD
 // the tensor z. An item is a chunk of rows. Limit: bytes.
+#include "activation.h"
 #include "rows.h"
 
 namespace convloom {
@@ -31,7 +32,7 @@ void norm_apply(const Arg* args, long item, Worker*) {
                 vec v = block.load(x + i * channels + k, j) - mean[j];
                 v = fma(v, scale[j], bias[j]);
                 if constexpr (P::ADD != 0) v += block.load(z + i * channels + k, j);
-                block.store(y + i * channels + k, j, P::RELU ? relu(v) : v);
+                block.store(y + i * channels + k, j, activated<P>(v));
             }
     });
 }

@@ -1,10 +1,11 @@
-// Sums of g and of g (x - mean), of every channel over a chunk of rows, where g = dy [masked by y].
+// Sums of g and of g (x - mean), of every channel over a chunk of rows, where g is what passes the
+// activation P::ACT of dy.
 //
 // Arguments: dy, x, mean, partials (item, {g, g (x - mean)}, channel), channels, rows of an image,
-// chunks of an image, step (what mean advances from image to image), then with P::RELU the output y
-// whose rectifier masks dy, then with P::KEEP the tensor g (out). An item is a chunk of rows.
+// chunks of an image, step (what mean advances from image to image), with P::KEEP the tensor g
+// (out), then what norm_gate.h takes. An item is a chunk of rows.
 // Limit: bytes.
-#include "rows.h"
+#include "norm_gate.h"
 
 namespace convloom {
 
@@ -17,8 +18,7 @@ void norm_grad_sums(const Arg* args, long item, Worker*) {
     const f32* x = (const f32*)args[1].address + at;
     const f32* means = (const f32*)args[2].address + rows.image * args[7].integer;
     f32* sums = (f32*)args[3].address + item * 2 * channels;
-    const f32* y = P::RELU ? (const f32*)args[8].address + at : nullptr;
-    f32* kept = P::KEEP ? (f32*)args[9].address + at : nullptr;
+    f32* kept = P::KEEP ? (f32*)args[8].address + at : nullptr;
     channel_blocks<P>(channels, [&](i64 k, auto block) __attribute__((always_inline)) {
         constexpr int V = decltype(block)::VECTORS;
         vec mean[V], plain[V], moment[V];
@@ -26,14 +26,15 @@ void norm_grad_sums(const Arg* args, long item, Worker*) {
             mean[j] = block.load(means + k, j);
             plain[j] = moment[j] = zero();
         }
+        const auto gate = NormGate<P, V>::make(args + 8 + P::KEEP, at, k, block);
         for (i64 i = 0; i < count; ++i)
             CL_UNROLL for (int j = 0; j < V; ++j) {
                 const i64 place = i * channels + k;
-                vec g = block.load(dy + place, j);
-                if constexpr (P::RELU != 0) g = relu_mask(block.load(y + place, j), g);
+                const vec centred = block.load(x + place, j) - mean[j];
+                const vec g = gate.pass(block.load(dy + place, j), centred, place, j, block);
                 if constexpr (P::KEEP != 0) block.store(kept + place, j, g);
                 plain[j] += g;
-                moment[j] = fma(g, block.load(x + place, j) - mean[j], moment[j]);
+                moment[j] = fma(g, centred, moment[j]);
             }
         CL_UNROLL for (int j = 0; j < V; ++j) {
             block.store(sums + k, j, plain[j]);

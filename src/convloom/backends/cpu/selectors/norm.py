@@ -15,6 +15,7 @@ from convloom.backends.cpu.selectors.common import (
     dtypes,
     same_order,
 )
+from convloom.backends.selecting import activation_constants
 from convloom.ir import KRSC, NHWC, Node, Selection, TensorSpec
 from convloom.ops import (
     BatchNorm,
@@ -183,13 +184,8 @@ def _apply(
     last: Argument,
     tail: FusedBatchNorm | FusedBatchNormInference | None,
 ) -> None:
-    adds, rectifies = (tail.add, tail.relu) if tail is not None else (False, False)
-    constants = {
-        **rows.tail,
-        "AFFINE": len(bias),
-        "ADD": int(adds),
-        "RELU": int(rectifies),
-    }
+    adds = tail is not None and tail.add
+    constants = {**rows.tail, "AFFINE": len(bias), "ADD": int(adds), **activation_constants(tail)}
     arguments = (*tensors, *rows.facts, rows.step, *bias, *([last] if adds else []))
     build.add("norm_apply", constants, arguments, rows.items)
 
@@ -198,11 +194,10 @@ def _batch_norm_grad(
     build: Builder, op: BatchNormGrad, rows: _Rows, inputs: list[Argument], outputs: list[Argument]
 ) -> None:
     dy, x, mean, invstd = inputs[:4]
-    masks = isinstance(op, FusedBatchNormGrad)
-    keeps = isinstance(op, FusedBatchNormGrad) and op.keep
+    gate = _Gate.of(op, inputs)
+    kept = outputs[-1:] if isinstance(op, FusedBatchNormGrad) and op.keep else []
     partials, factors = _row(build, rows, 2 * rows.items), _row(build, rows, 3)
-    masked = [inputs[-1]] if masks else []
-    _grad_sums(build, rows, (dy, x, mean, partials), masked, outputs[-1:] if keeps else [])
+    _grad_sums(build, rows, (dy, x, mean, partials), gate, kept)
     build.add(
         "batch_norm_grad_finish",
         {"AFFINE": int(op.affine)},
@@ -211,28 +206,44 @@ def _batch_norm_grad(
         else (partials, *rows.facts, invstd, factors),
         ceil_div(rows.channels, _FINISHED),
     )
-    if keeps:  # what was masked already is read instead
-        dy, masked = outputs[-1], []
-    _grad_apply(build, rows, (dy, x, mean, factors, outputs[0]), masked)
+    if kept:  # what passed already is read instead
+        dy, gate = kept[0], _Gate.of(None, [])
+    _grad_apply(build, rows, (dy, x, mean, factors, outputs[0]), gate)
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """What kernels/cpu/norm_gate.h takes: constants, and arguments behind all others."""
+
+    constants: dict[str, int]
+    arguments: tuple[Argument, ...]
+
+    @classmethod
+    def of(cls, op: BatchNormGrad | None, inputs: list[Argument]) -> _Gate:
+        """The gate of an op with these inputs; an open one unless an activation is fused."""
+        fused = op if isinstance(op, FusedBatchNormGrad) else None
+        again = fused is not None and fused.again
+        affine = fused is not None and again and fused.affine
+        constants = {"AGAIN": int(again), "AFFINE": int(affine), **activation_constants(fused)}
+        arguments = inputs[3:] if again else inputs[-1:] if fused else []
+        return cls(constants, tuple(arguments))
 
 
 def _grad_sums(
     build: Builder,
     rows: _Rows,
     tensors: tuple[Argument, ...],
-    masked: list[Argument],
+    gate: _Gate,
     kept: list[Argument],
 ) -> None:
-    constants = {**rows.tail, "RELU": len(masked), "KEEP": len(kept)}
-    arguments = (*tensors, *rows.facts, rows.step, *masked, *kept)
+    constants = {**rows.tail, "KEEP": len(kept), **gate.constants}
+    arguments = (*tensors, *rows.facts, rows.step, *kept, *gate.arguments)
     build.add("norm_grad_sums", constants, arguments, rows.items)
 
 
-def _grad_apply(
-    build: Builder, rows: _Rows, tensors: tuple[Argument, ...], masked: list[Argument]
-) -> None:
-    constants = {**rows.tail, "RELU": len(masked)}
-    arguments = (*tensors, *rows.facts, rows.step, *masked)
+def _grad_apply(build: Builder, rows: _Rows, tensors: tuple[Argument, ...], gate: _Gate) -> None:
+    constants = {**rows.tail, **gate.constants}
+    arguments = (*tensors, *rows.facts, rows.step, *gate.arguments)
     build.add("norm_grad_apply", constants, arguments, rows.items)
 
 
@@ -264,14 +275,14 @@ def _group_norm_grad(
     factors = _row(build, rows, 3 * rows.images)
     parts = [_row(build, rows, rows.images) for _ in outputs[1:]]
     build.add("group_norm_rows", {}, (mean, means, rows.channels, op.groups), rows.images)
-    _grad_sums(build, rows, (dy, x, means, partials), [], [])
+    _grad_sums(build, rows, (dy, x, means, partials), _Gate.of(None, []), [])
     build.add(
         "group_norm_grad_finish",
         {"AFFINE": int(op.affine)},
         (partials, *rows.facts, op.groups, invstd, factors, *weight, *parts),
         rows.images,
     )
-    _grad_apply(build, rows, (dy, x, means, factors, outputs[0]), [])
+    _grad_apply(build, rows, (dy, x, means, factors, outputs[0]), _Gate.of(None, []))
     for part, gradient in zip(parts, outputs[1:], strict=True):
         if rows.images:
             facts = (part, gradient, rows.channels, rows.images)

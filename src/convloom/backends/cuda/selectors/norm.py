@@ -22,6 +22,7 @@ from convloom.backends.cuda.selectors.common import (
     row_major,
     same_order,
 )
+from convloom.backends.selecting import activation_constants
 from convloom.ir import KRSC, NHWC, Node, Selection, TensorSpec
 from convloom.ops import (
     BatchNorm,
@@ -279,7 +280,7 @@ def _apply(
     flags = {"AFFINE": int(bool(weights))}
     adds = tail is not None and tail.add
     if steps.rung != "naive":
-        flags |= {"ADD": int(adds), "RELU": int(tail is not None and tail.relu)}
+        flags |= {"ADD": int(adds), **activation_constants(tail)}
     steps.apply("norm_apply", flags, tensors, bias, (*bias, last if adds else ABSENT))
 
 
@@ -287,21 +288,40 @@ def _batch_norm_grad(
     steps: _Steps, op: BatchNormGrad, inputs: list[Argument], outputs: list[Argument]
 ) -> None:
     dy, x, mean, invstd = inputs[:4]
-    keeps = isinstance(op, FusedBatchNormGrad) and op.keep
-    masked = [inputs[-1]] if isinstance(op, FusedBatchNormGrad) else []
+    gate = _Gate.of(op, inputs)
+    kept = outputs[-1:] if isinstance(op, FusedBatchNormGrad) and op.keep else []
     partials, factors = steps.partials(), steps.row(3)
-    _grad_sums(steps, (dy, x, mean, partials), masked, outputs[-1:] if keeps else [])
+    _grad_sums(steps, (dy, x, mean, partials), gate, kept)
     rows = outputs[1:3] if op.affine else [ABSENT, ABSENT]
     weight = _first(inputs[4 : 4 + op.affine])
     arguments = (partials, *steps.rows.facts, invstd, factors, *weight, *rows)
     steps.channels("batch_norm_grad_finish", {"AFFINE": int(op.affine)}, arguments)
-    if keeps:  # what was masked already is read instead
-        dy, masked = outputs[-1], []
-    _grad_apply(steps, (dy, x, mean, factors, outputs[0]), masked)
+    if kept:  # what passed already is read instead
+        dy, gate = kept[0], _Gate.of(None, [])
+    _grad_apply(steps, (dy, x, mean, factors, outputs[0]), gate)
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """What device/norm_gate.cuh takes: constants, and arguments behind all others."""
+
+    constants: dict[str, int]
+    arguments: tuple[Argument, ...]
+
+    @classmethod
+    def of(cls, op: BatchNormGrad | None, inputs: list[Argument]) -> _Gate:
+        """The gate of an op with these inputs; an open one unless an activation is fused."""
+        fused = op if isinstance(op, FusedBatchNormGrad) else None
+        again = fused is not None and fused.again
+        affine = fused is not None and again and fused.affine
+        constants = {"AGAIN": int(again), "AFFINE": int(affine), **activation_constants(fused)}
+        rows = inputs[3:] if again else []
+        output = _first([] if again or fused is None else inputs[-1:])
+        return cls(constants, (*output, *rows, *(ABSENT,) * (3 - len(rows))))
 
 
 def _grad_sums(
-    steps: _Steps, tensors: tuple[Argument, ...], masked: list[Argument], kept: list[Argument]
+    steps: _Steps, tensors: tuple[Argument, ...], gate: _Gate, kept: list[Argument]
 ) -> None:
     rows = steps.rows
     facts = (*rows.facts, rows.step)
@@ -309,13 +329,13 @@ def _grad_sums(
         items = rows.images * rows.chunks
         steps.summing("norm_grad_sums", {}, (*tensors, *facts, items))
         return
-    flags = {"RELU": len(masked), "KEEP": len(kept)}
-    steps.summing("norm_grad_sums", flags, (*tensors, *facts, *_first(masked), *_first(kept)))
+    flags = {"KEEP": len(kept), **gate.constants}
+    steps.summing("norm_grad_sums", flags, (*tensors, *facts, *_first(kept), *gate.arguments))
 
 
-def _grad_apply(steps: _Steps, tensors: tuple[Argument, ...], masked: list[Argument]) -> None:
-    flags = {} if steps.rung == "naive" else {"RELU": len(masked)}
-    steps.apply("norm_grad_apply", flags, tensors, (), _first(masked))
+def _grad_apply(steps: _Steps, tensors: tuple[Argument, ...], gate: _Gate) -> None:
+    flags = {} if steps.rung == "naive" else gate.constants
+    steps.apply("norm_grad_apply", flags, tensors, (), gate.arguments)
 
 
 def _group_norm(
@@ -345,11 +365,11 @@ def _group_norm_grad(
     factors, parts = steps.row(3 * rows.images), steps.row(2 * max(rows.images, 1))
     size = rows.images * rows.channels
     build.each("group_norm_rows/naive", {}, (mean, means, rows.channels, op.groups, size), size)
-    _grad_sums(steps, (dy, x, means, partials), [], [])
+    _grad_sums(steps, (dy, x, means, partials), _Gate.of(None, []), [])
     facts = (*rows.facts, op.groups, rows.images)
     arguments = (partials, *facts, invstd, factors, *_first(weight), parts)
     steps.groups("group_norm_grad_finish", {"AFFINE": int(op.affine)}, arguments, op.groups)
-    _grad_apply(steps, (dy, x, means, factors, outputs[0]), [])
+    _grad_apply(steps, (dy, x, means, factors, outputs[0]), _Gate.of(None, []))
     if op.affine:
         constants = {"FIRST": rows.channels, "SECOND": rows.channels}
         ends = (parts, *outputs[1:3], rows.images)

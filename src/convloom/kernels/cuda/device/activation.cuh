@@ -112,3 +112,13 @@ __device__ __forceinline__ f32 activation_gradient(f32 dy, f32 v, f32 a, f32 b) 
     }
     return dy;
 }
+
+// The gradient that passes the activation of a layer whose constants are P, by its output y.
+template <class P>
+__device__ __forceinline__ f32 passed(f32 dy, f32 y) {
+    if constexpr (P::ACT > RELU)
+        return activation_gradient<P::ACT>(dy, y, __int_as_float(i32(P::ACT_A)),
+                                           __int_as_float(i32(P::ACT_B)));
+    else
+        return activation_gradient<P::ACT>(dy, y, 0.0f, 0.0f);
+}

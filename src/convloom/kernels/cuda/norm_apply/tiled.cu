@@ -1,4 +1,4 @@
-// y = (x - mean) * scale [+ bias] [+ z], then ReLU if RELU, by channel
+// y = (x - mean) * scale [+ bias] [+ z], then the activation ACT, by channel
 //
 // A thread keeps its channels and walks the rows of a chunk, several of a block side by side.
 // Against naive: four channels an access, no division, and what follows the normalisation is done
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
         for (int k = 0; k < VEC; ++k) {
             v.at[k] = fmaf(v.at[k] - mean.at[k], scale.at[k], bias.at[k]);
             if constexpr (P::ADD != 0) v.at[k] += added.at[k];
-            if constexpr (P::RELU != 0) v.at[k] = rectified(v.at[k]);
+            v.at[k] = activated<P>(v.at[k]);
         }
         store_channels<VEC>(y + at, v);
     }
