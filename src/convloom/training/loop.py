@@ -10,6 +10,7 @@ import math
 import shlex
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -63,38 +64,45 @@ class Rates:
         self._begun = begun
         self._lrs: list[float] = []
         self._hyper: list[dict[str, float]] = []
-        self._rest = iter(range(begun.batches - begun.batch))
-        self._trainer = trainer
+        self._count = begun.batches - begun.batch
+        self._made = _rates_of(trainer, begun)
 
     def advance(self) -> None:
         """Make the next step's, if there is one."""
-        step = next(self._rest, None)
-        if step is not None:
-            lr, hyper = _rates_of(self._trainer, self._begun, step)
+        step = len(self._lrs)
+        if step < self._count:
+            lr, hyper = self._made(step)
             self._lrs.append(lr)
             self._hyper.append(hyper)
 
     def hold(self, trainer: Trainer, begun: Progress) -> bool:
         """Whether they are those of the epoch that begins: nobody has changed the trainer since."""
-        made = (0, len(self._lrs) - 1) if self._lrs else ()
-        return begun == self._begun and all(
-            _rates_of(trainer, begun, step) == (self._lrs[step], self._hyper[step]) for step in made
-        )
+        ends, now = (0, len(self._lrs) - 1) if self._lrs else (), _rates_of(trainer, begun)
+        same = all(now(step) == (self._lrs[step], self._hyper[step]) for step in ends)
+        return same and begun == self._begun
 
     def all(self) -> tuple[list[float], list[dict[str, float]]]:
         """Learning rates, and all hyper values, of the epoch's steps."""
-        while len(self._lrs) < self._begun.batches - self._begun.batch:
+        while len(self._lrs) < self._count:
             self.advance()
         return self._lrs, self._hyper
 
 
-def _rates_of(trainer: Trainer, begun: Progress, step: int) -> tuple[float, dict[str, float]]:
-    """Of step ``step`` after ``begun``."""
+def _rates_of(trainer: Trainer, begun: Progress) -> Callable[[int], tuple[float, dict[str, float]]]:
+    """A function that gives learning rate and hyper values of the i-th step after ``begun``."""
     span = Span(begun.total_steps, begun.batches)
-    rates = trainer.schedule.rates(begun.done_steps + step, span, trainer.optimizer.lr)
-    return rates.lr, trainer.optimizer.hyper(
-        begun.step + step, lr=rates.lr, momentum=rates.momentum
+    schedule, optimizer, base = (
+        trainer.schedule.rates,
+        trainer.optimizer.hyper,
+        trainer.optimizer.lr,
     )
+    done, step = begun.done_steps, begun.step
+
+    def made(i: int) -> tuple[float, dict[str, float]]:
+        rates = schedule(done + i, span, base)
+        return rates.lr, optimizer(step + i, lr=rates.lr, momentum=rates.momentum)
+
+    return made
 
 
 class Loop:
@@ -105,6 +113,9 @@ class Loop:
         history: rows so far.
         stop: the watch over Ctrl-C; ``stop_wanted`` is the same wish from code.
     """
+
+    _progress: Progress
+    _since: int  # steps since then
 
     def __init__(
         self, trainer: Trainer, train: Dataset, validation: Dataset | None, epochs: int
@@ -138,6 +149,19 @@ class Loop:
         self._seconds = 0.0
         self._saved = ""
         self._began = time.perf_counter()
+
+    @property
+    def progress(self) -> Progress:
+        """Where training stands; steps are only counted until somebody asks."""
+        if self._since:
+            at = self._progress
+            self._progress = replace(at, batch=at.batch + self._since, step=at.step + self._since)
+            self._since = 0
+        return self._progress
+
+    @progress.setter
+    def progress(self, at: Progress) -> None:
+        self._progress, self._since = at, 0
 
     def run(self) -> None:
         """Train until all epochs are done, someone asks to stop, or something fails."""
@@ -218,16 +242,16 @@ class Loop:
     def _train_epoch(self) -> None:
         """The rest of the current epoch's batches."""
         before, began = self._seconds, time.perf_counter()
-        every, start = self.trainer.checkpoint_every, self.progress.batch
+        every, begun = self.trainer.checkpoint_every, self.progress
         rates, course = self._course()
-        with finished(self._feed.train(self.progress.epoch, start, course)) as results:
-            for result in results:
-                self._count(result, rates[self.progress.batch - start])
-                if self._ahead is not None:
-                    self._ahead.advance()
+        ahead = self._ahead.advance if self._ahead is not None else lambda: None
+        with finished(self._feed.train(begun.epoch, begun.batch, course)) as results:
+            for step, result in enumerate(results, begun.step + 1):
+                self._count(result, rates[step - begun.step - 1], step)
+                ahead()
                 self._seconds = before + time.perf_counter() - began
                 self._tell("on_step", result=result)
-                if every and self.progress.step % every == 0 and not self._stop_asked():
+                if every and step % every == 0 and not self._stop_asked():
                     self._save(checkpoint.LAST)
         # Those on their way when someone asked to stop have been reported too.
         if self._stop_asked():
@@ -251,18 +275,15 @@ class Loop:
         self._ahead = Rates(trainer, following) if another else None
         return lrs, Course(hyper, settled, self._stop_asked, another)
 
-    def _count(self, result: StepResult, lr: float) -> None:
-        self.progress = self.progress.stepped()
+    def _count(self, result: StepResult, lr: float, step: int) -> None:
+        self._since += 1
         self._lr = lr
         if not math.isfinite(result.loss):
             raise self._non_finite(f"the loss is {result.loss}")
         self._epoch.add(result)
         self._window.add(result)
-        self._log_step()
-
-    def _log_step(self) -> None:
         every = self.trainer.log_every
-        if every and self.progress.step % every == 0:
+        if every and step % every == 0:
             means = self._window.means()
             epoch = self.progress.epoch + 1
             row = StepRow(self.progress.step, epoch, self._lr, means["loss"], means["accuracy"])

@@ -157,18 +157,6 @@ class Progress:
         """Whether all epochs of the current ``fit`` are done."""
         return self.epoch - self.first_epoch >= self.epochs
 
-    def stepped(self) -> Progress:
-        """After one step more; ``dataclasses.replace`` takes many times as long."""
-        return Progress(
-            self.epoch,
-            self.batch + 1,
-            self.step + 1,
-            self.first_epoch,
-            self.first_step,
-            self.epochs,
-            self.batches,
-        )
-
     def describe(self) -> str:
         """``step 1043 (epoch 2 of 5, batch 105 of 938)``: the last step that was made."""
         epoch, batch = self.epoch - self.first_epoch + 1, self.batch
