@@ -92,6 +92,8 @@ class ResidentData:
         samples, channels, height, width = images.shape
         if labels.shape != (samples,):
             raise ShapeError(f"{samples} images came with labels of shape {labels.shape}")
+        if samples >= 2**32:
+            raise ShapeError(f"a data set of {samples} images is too large; at most 2^32 - 1 fit")
         self.gpu = gpu
         self.samples = samples
         self.shape = (channels, height, width)

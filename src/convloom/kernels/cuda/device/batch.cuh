@@ -54,6 +54,9 @@ struct DataSet {
     // The network's input for it.
     __device__ __forceinline__ f32 value(Raw raw, i64 channel) const {
         if constexpr (F::FLOATS != 0) return raw;
-        return __fadd_rn(__fmul_rn(f32(raw), scale[channel]), shift[channel]);
+        return normalised(raw, scale[channel], shift[channel]);
+    }
+    __device__ __forceinline__ static f32 normalised(Raw raw, f32 scale, f32 shift) {
+        return __fadd_rn(__fmul_rn(f32(raw), scale), shift);
     }
 };

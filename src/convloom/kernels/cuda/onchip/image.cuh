@@ -15,13 +15,13 @@ struct Incoming {
     static constexpr int EACH = (SIZE * IMAGES + THREADS - 1) / THREADS;
     typename Source<P>::Raw pixel[EACH];
 
-    // Ask for the images from `first` on.
-    __device__ __forceinline__ void ask(const Source<P>& source, i64 first, i64 n) {
+    // Ask for the images of these samples.
+    __device__ __forceinline__ void ask(const Source<P>& source, const Samples<P>& samples) {
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int i = threadIdx.x + e * THREADS;
             if (i < SIZE * IMAGES)
-                pixel[e] = source.raw(least(first + image_of(i), n - 1), i - image_of(i) * SIZE);
+                pixel[e] = source.raw(samples[image_of(i)], i - image_of(i) * SIZE);
         }
     }
 

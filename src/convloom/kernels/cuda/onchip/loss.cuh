@@ -26,8 +26,8 @@ struct Loss {
         i64 n;
 
         // The label of the image that this warp will take, asked for early.
-        __device__ __forceinline__ i64 label(i64 first) const {
-            return P::MODE == 0 ? 0 : source.label(least(first + threadIdx.x / 32, n - 1));
+        __device__ __forceinline__ i64 label(const Samples<P>& samples) const {
+            return P::MODE == 0 ? 0 : source.label(samples[threadIdx.x / 32]);
         }
     };
 

@@ -141,8 +141,14 @@ __global__ void __launch_bounds__(P::THREADS, 1)
                 const u8* draws, u64* clock) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
-    const Source<P> source(x, target, Feeding{images, labels, scales, shifts, order, draws, clock},
-                           n);
+    const Source<P> source(x, target, Feeding{images, labels, scales, shifts, order, draws, clock});
+    load_weights<P>(smem_raw, packed, 0, int(P::MATRICES_AT));
+    load_weights<P>(smem_raw, packed, int(P::MATRICES_AT), int(P::SUMS_AT));
+    i64 first = i64(blockIdx.x) * int(P::IMAGES);
+    const i64 stride = i64(gridDim.x) * int(P::IMAGES);
+    Samples<P> now, next;
+    now.ask(source, first, n);
+    next.ask(source, first + stride, n);
     if constexpr (P::FED != 0) counter = fed_counter(counter, clock);
     const Work<P> work{{p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11},
                        packed, counter, reinterpret_cast<Bf16*>(kept), n, smem_raw};
@@ -151,11 +157,7 @@ __global__ void __launch_bounds__(P::THREADS, 1)
     constexpr int IMAGES = int(P::IMAGES);
     using Last = LinearStage<P, int(P::LINEARS) - 1>;
     Incoming<P> incoming;
-    i64 first = i64(blockIdx.x) * IMAGES;
-    const i64 stride = i64(gridDim.x) * IMAGES;
-    incoming.ask(source, first, n);
-    load_weights<P>(smem_raw, packed, 0, int(P::MATRICES_AT));
-    load_weights<P>(smem_raw, packed, int(P::MATRICES_AT), int(P::SUMS_AT));
+    incoming.ask(source, now);
     for (int i = threadIdx.x; i < IMAGES * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
         at<uint4>(smem_raw + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
     Convs<P, 0> convs;
@@ -167,8 +169,10 @@ __global__ void __launch_bounds__(P::THREADS, 1)
         cp_async_wait<1>();
         __syncthreads();
         const bool more = first + stride < n;
-        const i64 label = batch.label(first);
-        if (more) incoming.ask(source, first + stride, n);
+        const i64 label = batch.label(now);
+        if (more) incoming.ask(source, next);
+        now = next;
+        next.ask(source, first + 2 * stride, n);
         Convs<P, 0>::forward(work, buffer);
         if constexpr (P::CONVS == 0) cp_async_wait_all();
         if constexpr (P::CONVS == 0) __syncthreads();
