@@ -35,7 +35,11 @@ LAYERS = [
     (lambda lib: lib.BatchNorm1d(4), (5, 4, 3)),
     (lambda lib: lib.GroupNorm(2, 4, affine=False), (3, 4, 5, 6)),
     (lambda lib: lib.GroupNorm(4, 4, 1e-3), (3, 4, 5, 6)),
+    (lambda lib: lib.GroupNorm(2, 4), (3, 4, 5)),
+    (lambda lib: lib.InstanceNorm2d(4), (3, 4, 5, 6)),
+    (lambda lib: lib.InstanceNorm2d(4, 1e-3, affine=True), (3, 4, 5, 6)),
     (lambda lib: lib.LocalResponseNorm(3, 0.5, 0.6, 2.0), (3, 7, 5, 6)),
+    (lambda lib: lib.LocalResponseNorm(3, 0.5), (3, 7, 5)),
     (lambda lib: lib.LocalResponseNorm(2), (3, 7, 5, 6)),
 ]
 
@@ -174,6 +178,9 @@ def test_a_module_of_ones_own_may_have_buffers() -> None:
         (lambda: nn.BatchNorm2d(3, momentum=float("nan")), "momentum must be a finite number"),
         (lambda: nn.BatchNorm2d(3, dtype="float64"), "float32"),
         (lambda: nn.GroupNorm(1, 3, bias=False), "bias=False is not supported"),
+        (lambda: nn.InstanceNorm2d(3, track_running_stats=True), "track_running_stats"),
+        (lambda: nn.InstanceNorm2d(3).trace((3, 1, 1)), "more than 1 spatial element"),
+        (lambda: nn.InstanceNorm2d(3).trace((2, 4, 4)), r"expected \(N, 3, H, W\)"),
         (lambda: nn.GroupNorm(2, 3), "num_channels must be divisible by num_groups"),
         (lambda: nn.LocalResponseNorm(0), r"LocalResponseNorm\(0\): size"),
         (lambda: nn.ContrastNorm2d(3, alpha=True), r"ContrastNorm2d\(3\): alpha"),
@@ -226,3 +233,25 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
     graph = outer.trace((1, 4, 4), 2)
     assert list(graph.updates) == [f"0.1.{name}" for name in (
         "running_mean", "running_var", "num_batches_tracked")]  # fmt: skip
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda-sim"])
+def test_sequences_run_on_kernels_of_images(device: str) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList(
+                [nn.BatchNorm1d(6), nn.GroupNorm(3, 6), nn.LocalResponseNorm(3)]
+            )
+
+        def forward(self, x: Any) -> Any:
+            for norm in self.norms:
+                x = norm(x)
+            return x
+
+    x, dy = normals(4, 6, 5).astype(np.float32), normals(4, 6, 5)[::-1].astype(np.float32)
+    ours, wanted = (cl.vjp(Net(), x, dy, device=where) for where in (device, "reference"))
+    for one, two in zip(ours[:2], wanted[:2], strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
+    for name, gradient in wanted[2].items():
+        np.testing.assert_allclose(ours[2][name], gradient, atol=1e-4)

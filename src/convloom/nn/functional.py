@@ -32,6 +32,7 @@ from convloom.ops import (
     Mirror,
     Mul,
     Nailbed,
+    Op,
     Pad2d,
     Pair,
     Resize2d,
@@ -417,7 +418,7 @@ def batch_norm(
     op = BatchNorm(eps, momentum, affine=bool(rows), track=bool(running))
     kept = ["running_mean.new", "running_var.new", "num_batches_tracked.new"] if running else []
     extra = ["mean", "invstd", *kept]
-    return x.tracer.apply(op, x, *rows, *running, function="batch_norm", extra=extra)
+    return _normalised(x, op, (*rows, *running), "batch_norm", extra)
 
 
 def group_norm(
@@ -431,7 +432,29 @@ def group_norm(
     x = _tensor(input, "group_norm")
     rows = _all_or_none("group_norm", weight, bias)
     op = GroupNorm(arguments.whole(num_groups, "num_groups"), affine=bool(rows), eps=eps)
-    return x.tracer.apply(op, x, *rows, function="group_norm", extra=["mean", "invstd"])
+    return _normalised(x, op, rows, "group_norm", ["mean", "invstd"])
+
+
+def instance_norm(
+    input: SymbolicTensor,
+    running_mean: None = None,
+    running_var: None = None,
+    weight: Parameter | None = None,
+    bias: Parameter | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> SymbolicTensor:
+    """Each channel of each sample of (N, C, ...) to mean 0 and variance 1.
+
+    There are no running values (so ``momentum`` means nothing): ``use_input_stats`` must be True.
+    """
+    x = _tensor(input, "instance_norm")
+    if running_mean is not None or running_var is not None or not use_input_stats:
+        raise arguments.ArgumentError("instance_norm: running values are not supported")
+    rows = _all_or_none("instance_norm", weight, bias)
+    op = GroupNorm(x.shape[1], affine=bool(rows), eps=eps)
+    return _normalised(x, op, rows, "instance_norm", ["mean", "invstd"])
 
 
 def local_response_norm(
@@ -446,7 +469,7 @@ def local_response_norm(
     """x (k + alpha / size * (sum of squares over neighbouring channels))^-beta."""
     x = _tensor(input, "local_response_norm")
     op = LocalResponseNorm(arguments.whole(size, "size"), alpha, beta, k, blocked)
-    return x.tracer.apply(op, x, function="local_response_norm")
+    return _normalised(x, op, (), "local_response_norm", [])
 
 
 def response_norm2d(
@@ -511,6 +534,21 @@ def concat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:
 def cat(tensors: Sequence[SymbolicTensor], dim: int = 1) -> SymbolicTensor:
     """As ``concat``."""
     return concat(tensors, dim)
+
+
+def _normalised(
+    x: SymbolicTensor,
+    op: Op,
+    rows: tuple[Parameter | Buffer, ...],
+    function: str,
+    extra: Sequence[str],
+) -> SymbolicTensor:
+    """The op on (N, C, ...); sequences (N, C, L) go as images (N, C, L, 1), which kernels know."""
+    shape = x.shape
+    if x.ndim == 3:
+        x = x.reshape(*shape, 1)
+    y = x.tracer.apply(op, x, *rows, function=function, extra=extra)
+    return y.reshape(shape) if len(shape) == 3 else y
 
 
 def _all_or_none(function: str, *variables: Any) -> tuple[Any, ...]:

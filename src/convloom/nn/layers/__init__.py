@@ -24,6 +24,7 @@ from convloom.nn.layers.norm import (
     BatchNorm2d,
     ContrastNorm2d,
     GroupNorm,
+    InstanceNorm2d,
     LocalResponseNorm,
     ResponseNorm2d,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Hardswish",
     "Hardtanh",
     "Identity",
+    "InstanceNorm2d",
     "LeakyReLU",
     "Linear",
     "LocalResponseNorm",

@@ -162,6 +162,63 @@ class GroupNorm(Layer):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
 
 
+class InstanceNorm2d(Layer):
+    """Each channel of each sample to mean 0 and variance 1, as torch.nn.InstanceNorm2d.
+
+    Args:
+        momentum: of running values, which are not supported.
+        affine: whether a learnt weight and bias, a number a channel, follow.
+        track_running_stats: only False.
+        device: not taken; a network's device is chosen when it is compiled.
+        dtype: only float32.
+
+    Attributes:
+        weight: (num_features,), or None; begins at 1.
+        bias: (num_features,), or None; begins at 0.
+
+    Raises:
+        ShapeError: an input of another shape, or one value a channel.
+        ArgumentError: an option of PyTorch that convloom does not have.
+    """
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        with named(f"InstanceNorm2d({num_features})"):
+            no_placement(device, dtype)
+            if track_running_stats:
+                raise ArgumentError("track_running_stats is not supported, only False")
+            self.num_features = whole(num_features, "num_features")
+            self.eps = number(eps, "eps")
+            self.momentum = None if momentum is None else number(momentum, "momentum")
+        self.affine = bool(affine)
+        self.weight, self.bias = _scale_and_shift(self.num_features, self.affine)
+
+    def forward(self, x: SymbolicTensor) -> SymbolicTensor:
+        if x.ndim != 4 or x.shape[1] != self.num_features:
+            raise ShapeError(f"expected (N, {self.num_features}, H, W), got {x.shape}")
+        if x.shape[2] * x.shape[3] == 1:
+            raise ShapeError(f"expected more than 1 spatial element, got input size {x.shape}")
+        return functional.instance_norm(x, None, None, self.weight, self.bias, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+            f"affine={self.affine}, track_running_stats=False"
+        )
+
+
 class LocalResponseNorm(Layer):
     """x divided by a power of its neighbours' squares over channels, as torch.nn.LocalResponseNorm.
 
