@@ -59,6 +59,7 @@ _Case = tuple[str, Op, list[tuple[int, ...]], Callable[[], object]]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--only", default="", help="what an operation's name must contain")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
@@ -66,6 +67,8 @@ def main() -> int:
     rate = copy_rate(gpu_of(backend))
     print(f"{'operation':44}{'rung':>8}{'ours':>9}{'PyTorch':>9}{'memory':>9}")
     for name, op, shapes, peer in cases(options.batch_size):
+        if options.only not in name:
+            continue
         rung, ours, nbytes = ours_of(backend, op, shapes)
         row = f"{name:44}{rung:>8}{1e3 * ours:9.3f}{1e3 * seconds_of(peer):9.3f}"
         print(f"{row}{1e3 * nbytes / rate:9.3f}", flush=True)

@@ -195,6 +195,8 @@ def problems() -> Iterator[Problem]:
         yield ChannelDropoutGrad(0.3), (x, np.zeros(x.shape[:2], np.uint8)), None
     yield Concat(), (image, image), None
     yield Slice(1, 3), (image,), None
+    yield Concat(), (wide, wide), None
+    yield Slice(4, 8), (wide,), None
     yield Flatten(), (image,), None
     yield Unflatten((6, 9, 8)), (f(4, 432),), None
     for n, k in ((8, 10), (20_000, 10), (8, 1000)):

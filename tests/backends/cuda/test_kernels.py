@@ -568,6 +568,10 @@ class TestShape:
             parts = tuple(integers((3, c, *rest), c) for c in (1, 4, 17))
             whole = np.concatenate(parts, axis=1)
             trials += [Trial(Concat(), parts, True), Trial(Slice(1, 5), (whole,), True)]
+        fours = tuple(integers((3, c, 4, 5), c) for c in (4, 20, 8))
+        whole = np.concatenate(fours, axis=1)
+        trials += [Trial(Concat(), fours, True), Trial(Slice(4, 24), (whole,), True)]
+        trials.append(Trial(Slice(3, 23), (whole,), True))
         mixed = tuple(integers((3, c, 4, 5), c) for c in (3, 2))
         trials.append(Trial(Concat(), mixed, True, layouts=(ROW_MAJOR, NHWC, ROW_MAJOR)))
         trials.append(Trial(Concat(), mixed, True, layouts=(ROW_MAJOR, NHWC, NHWC)))

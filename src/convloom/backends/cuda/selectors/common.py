@@ -157,6 +157,7 @@ class Builder(WorkspaceBuilder):
         shape: tuple[int, int, int],
         views: tuple[View, View],
         last: bool,
+        rung: str = "naive",
     ) -> None:
         """Append a copy of 4-byte elements.
 
@@ -164,6 +165,7 @@ class Builder(WorkspaceBuilder):
             shape: channels, rows and columns of what is copied.
             views: where its elements lie in the source and in the target.
             last: whether channels are innermost in the target.
+            rung: ``tiled`` where they are in both, and all go in fours.
         """
         axes = ("row", "col", "channel") if last else ("channel", "row", "col")
         extents = dict(zip(("channel", "row", "col"), shape, strict=True))
@@ -173,7 +175,11 @@ class Builder(WorkspaceBuilder):
             for letter, axis in zip("ABC", axes, strict=True):
                 constants[f"{prefix}_{letter}"] = getattr(view, axis)
         size = samples * shape[0] * shape[1] * shape[2]
-        self.each("copy_strided/naive", constants, (source, target, size), size)
+        if rung == "naive":
+            self.each("copy_strided/naive", constants, (source, target, size), size)
+        else:
+            blocks = samples * ceil_div(shape[0] * shape[1] * shape[2] // 4, THREADS)
+            self.add(f"copy_strided/{rung}", constants, (source, target), blocks)
 
     def selection(self, rung: str, kernel: str, note: str = "") -> Selection:
         """The finished selection; ``kernel`` is the folder of its main kernel."""

@@ -17,11 +17,30 @@ from convloom.backends.cuda.selectors.common import (
 from convloom.ir import NHWC, Node, Selection, TensorSpec
 from convloom.ops import Slice
 
+#: Elements of an image that 32 bits can count.
+_INDEXED = 2**31
+
 
 def _concat(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 tensors, each row-major or NHWC."""
-    if not _served(node, specs):
-        return None
+    return _joined(node, specs, "naive") if _served(node, specs) else None
+
+
+def _slice(node: Node, specs: Specs) -> Selection | None:
+    return _cut(node, specs, "naive") if _served(node, specs) else None
+
+
+def _concat_fours(node: Node, specs: Specs) -> Selection | None:
+    """Serves NHWC images whose channels all go in fours."""
+    return _joined(node, specs, "tiled") if _fours(node, specs) else None
+
+
+def _slice_fours(node: Node, specs: Specs) -> Selection | None:
+    start = cast(Slice, node.op).start
+    return _cut(node, specs, "tiled") if start % 4 == 0 and _fours(node, specs) else None
+
+
+def _joined(node: Node, specs: Specs, rung: str) -> Selection:
     build, whole = Builder(specs), specs[node.outputs[0]]
     samples, shape = _images(whole)
     target, start = _view(whole), 0
@@ -29,15 +48,13 @@ def _concat(node: Node, specs: Specs) -> Selection | None:
         part = _images(specs[name])[1]
         to = Tensor(node.outputs[0], 4 * start * target.channel)
         views = _view(specs[name]), target
-        build.copy(Tensor(name), to, samples, part, views, channels_last(whole))
+        build.copy(Tensor(name), to, samples, part, views, channels_last(whole), rung)
         start += part[0]
     assert start == shape[0]
-    return build.selection("naive", "copy_strided")
+    return build.selection(rung, "copy_strided")
 
 
-def _slice(node: Node, specs: Specs) -> Selection | None:
-    if not _served(node, specs):
-        return None
+def _cut(node: Node, specs: Specs, rung: str) -> Selection:
     op = cast(Slice, node.op)
     build, part = Builder(specs), specs[node.outputs[0]]
     samples, shape = _images(part)
@@ -49,8 +66,20 @@ def _slice(node: Node, specs: Specs) -> Selection | None:
         shape,
         (source, _view(part)),
         channels_last(part),
+        rung,
     )
-    return build.selection("naive", "copy_strided")
+    return build.selection(rung, "copy_strided")
+
+
+def _fours(node: Node, specs: Specs) -> bool:
+    """Whether channels are last everywhere and in fours, and 32 bits count an image's elements."""
+    every = [specs[name] for name in (*node.inputs, *node.outputs)]
+    return _served(node, specs) and all(
+        channels_last(spec)
+        and spec.shape[1] % 4 == 0
+        and spec.shape[1] * spec.shape[2] * spec.shape[3] < _INDEXED
+        for spec in every
+    )
 
 
 def _reshape(node: Node, specs: Specs) -> Selection | None:
@@ -98,7 +127,9 @@ def _channels_last_of(spec: TensorSpec, image: TensorSpec) -> bool | None:
 
 LADDER = {
     ("Concat", "naive"): _concat,
+    ("Concat", "tiled"): _concat_fours,
     ("Slice", "naive"): _slice,
+    ("Slice", "tiled"): _slice_fours,
     ("Flatten", "naive"): _reshape,
     ("Unflatten", "naive"): _reshape,
 }
