@@ -61,6 +61,38 @@ def test_other_pools_are_not_taken_for_2x2() -> None:
     same_results(before, after, model)
 
 
+@pytest.mark.parametrize("ties", ["first", "all"])
+def test_masks_move_before_overlapping_pools(ties: str) -> None:
+    """The mask of the rectifier before a pool is read from the pooled map, and then fused."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(3, 2, ties=ties),
+        nn.Conv2d(3, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(2 * 4, 5),
+    )  # fmt: skip
+    before = training(model, (1, 13, 13))
+    after = fused(before)
+    assert kinds(after)["ReLUGrad"] == 0
+    assert kinds(after)["FusedConv2dDgrad"] == 1
+    assert kinds(after)["FusedLinearDgrad"] == 1
+    same_results(before, after, model)
+
+
+def test_a_mask_of_another_map_stays_behind_its_pool() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv2d(1, 2, 3), nn.Linear(2 * 9, 5)
+
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            full = self.conv(x).relu()
+            return self.head((nn.max_pool2d(full, 3, 2) + nn.max_pool2d(full, 2, 3)).flatten(1))
+
+    model = Net()
+    before = training(model, (1, 10, 10))
+    after = fused(before)
+    assert kinds(after)["ReLUGrad"] == 1
+    same_results(before, after, model)
+
+
 def test_ceil_mode_is_fused_only_where_no_window_overhangs() -> None:
     for size, joined in ((10, True), (9, False)):
         model = nn.Sequential(

@@ -9,7 +9,8 @@ it above the reference rung. Rules, in the order they run:
                Conv2d [+ ReLU] + MaxPool2d 2x2 (+ their gradients) -> FusedConv2d, PooledConv2dGrad
                Linear + activation                                -> FusedLinear
                Add or WeightedSum + ReLU                          -> FusedSum
-    backward   ReLUGrad behind Unflatten                          -> ReLUGrad before it
+    backward   ReLUGrad behind MaxPool2dGrad                      -> ReLUGrad before it
+               ReLUGrad behind Unflatten                          -> ReLUGrad before it
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
                ReLUGrad or another + BatchNormGrad                -> FusedBatchNormGrad
                *Dgrad + ReLUGrad                                  -> Fused*Dgrad with a mask
@@ -212,6 +213,30 @@ class _PoolMatch:
         return (*before, Node(op, (x, w, arriving, index), outputs, self.conv.layer))
 
 
+def _mask_before_pool(rw: Rewriter, mask: Node, accepts: Accepts) -> None:
+    """ReLUGrad(MaxPool2dGrad(d, …), x) = MaxPool2dGrad(ReLUGrad(d, y), …) for the pool's own x, y.
+
+    An input that receives gradient equals its window's maximum y, so both have one mask; the
+    pooled map is smaller, and the layer that made d can often take the mask along.
+    """
+    if type(mask.op) is not ReLUGrad:
+        return
+    back = rw.producer(mask.inputs[0])
+    if back is None or type(back.op) is not MaxPool2dGrad:
+        return
+    if rw.sole_reader(back.outputs[0]) is not mask:
+        return
+    d, *rest = back.inputs
+    pool = rw.producer(rest[-1])
+    if pool is None or type(pool.op) is not MaxPool2d or pool.inputs[0] != mask.inputs[1]:
+        return
+    masked = rw.fresh(f"{d}.masked", rw.specs[d])
+    early = Node(ReLUGrad(), (d, pool.outputs[0]), (masked,), mask.layer)
+    if accepts(early, rw.specs):
+        late = Node(back.op, (masked, *rest), mask.outputs, back.layer)
+        rw.replace((back, mask), (early, late))
+
+
 def _mask_before_unflatten(rw: Rewriter, mask: Node, accepts: Accepts) -> None:
     """ReLUGrad(Unflatten(d), y) = Unflatten(ReLUGrad(d, Flatten(y))) where Flatten(y) exists."""
     if type(mask.op) is not ReLUGrad:
@@ -291,6 +316,7 @@ _RULES = (
     _conv_pool,
     _linear_activation,
     _sum_relu,
+    _mask_before_pool,
     _mask_before_unflatten,
     _weight_and_bias,
     gate_and_norm_grad,

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from convloom.ir import ConvloomError, Graph, Node, TensorSpec
 from convloom.ir.graph import free_name
-from convloom.ops import Op, PooledConv2dGrad
+from convloom.ops import Conv2dDgrad, Op, PooledConv2dGrad
 
 
 def with_taps(fused: Graph, traced: Graph, watch: Sequence[str]) -> Graph:
@@ -47,9 +47,11 @@ def _unmasked(fused: Graph, traced: Graph) -> Iterator[tuple[str, Node]]:
     Here alone the traced nodes are no match: they would multiply the zeros too, in another order.
     """
     makers = traced.producers()
+    dgrads = {n.inputs: n.outputs[0] for n in traced.nodes if isinstance(n.op, Conv2dDgrad)}
     for node in fused.nodes:
         if isinstance(node.op, PooledConv2dGrad) and node.op.mask != "none":
-            name = traced.nodes[makers[node.outputs[-1]]].inputs[0]
+            dy = traced.nodes[makers[node.outputs[0]]].inputs[1]  # as the filter gradient reads it
+            name = dgrads[dy, node.inputs[1]]
             op = replace(node.op, mask="none")
             yield name, replace(node, op=op, outputs=(*node.outputs[:-1], name))
 
