@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -108,6 +109,52 @@ def test_other_activations() -> None:
         for_inference(model.trace((3, 6, 6), 4)), AnyBackend(refuses=("FoldBatchNorm",)), "auto"
     )
     assert kinds(predicts)["FusedBatchNormInference"] == 3
+
+
+class Random(nn.Module):
+    """Convolutions, norms, activations and sums in random order, on values read more than once."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.convs = nn.ModuleList([nn.Conv2d(3, 3, 1, bias=bool(i % 2)) for i in range(4)])
+        self.norms = nn.ModuleList([nn.BatchNorm2d(3, affine=bool(i % 2)) for i in range(3)])
+        self.activations = [nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), nn.LeakyReLU(-0.5), nn.Tanh()]
+        self.rest = nn.ModuleList(self.activations)
+        self.fc = nn.Linear(27, 5)
+
+    def forward(self, x: Any) -> Any:
+        draw = random.Random(self.seed)
+        values = [x]
+        for _ in range(draw.randint(3, 12)):
+            at = values[-1] if draw.random() < 0.7 else draw.choice(values)
+            kind = draw.choice(("conv", "norm", "norm", "act", "act", "add"))
+            if kind == "add":
+                values.append(at + draw.choice(values))
+            else:
+                layers = {"conv": self.convs, "norm": self.norms, "act": self.rest}[kind]
+                values.append(layers[draw.randrange(len(layers))](at))
+        return self.fc(nn.flatten(values[-1] + draw.choice(values)))
+
+
+@pytest.mark.parametrize("start", range(0, 120, 30))
+def test_random_networks(start: int) -> None:
+    found: Counter[str] = Counter()
+    for seed in range(start, start + 30):
+        model = Random(seed)
+        before = training(model, (3, 3, 3), batch=5)
+        after = fuse(before, AnyBackend(), "auto")
+        found += kinds(after)
+        same_results(before, after, model)
+        before = for_inference(model.trace((3, 3, 3), 5))
+        after = fuse(before, AnyBackend(), "auto")
+        found += kinds(after)
+        given = values(before, model)
+        given = {k: np.abs(v) if k.endswith("running_var") else v for k, v in given.items()}
+        one, two = (interpret(graph, given)["output"] for graph in (before, after))
+        np.testing.assert_allclose(two, one, rtol=1e-8, atol=1e-10)
+    wanted = ("FusedBatchNorm", "FusedBatchNormGrad", "FusedBatchNormInference", "FoldBatchNorm")
+    assert all(found[kind] for kind in wanted)
 
 
 def test_a_norm_that_others_read_stays_apart() -> None:

@@ -57,7 +57,7 @@ def norm_and_tail(rw: Rewriter, norm: Node, accepts: Accepts) -> None:
     else:
         return
     attributes = {f.name: getattr(norm.op, f.name) for f in fields(norm.op)}
-    for tail in _tails(rw, norm.outputs[0]):
+    for tail in _tails(rw, norm):
         adds = [node for node in tail if isinstance(node.op, Add)]
         others = [name for node in adds for name in node.inputs if name != norm.outputs[0]]
         activation, a, b = epilogue(tail[-1]) or (NONE, 0.0, 0.0)
@@ -69,15 +69,17 @@ def norm_and_tail(rw: Rewriter, norm: Node, accepts: Accepts) -> None:
             return
 
 
-def _tails(rw: Rewriter, tensor: str) -> list[tuple[Node, ...]]:
-    """What may be joined to the node that makes a tensor, the longest first."""
-    first = rw.sole_reader(tensor)
+def _tails(rw: Rewriter, norm: Node) -> list[tuple[Node, ...]]:
+    """What may be joined to a norm, the longest first."""
+    first = rw.sole_reader(norm.outputs[0])
     if first is None:
         return []
     if epilogue(first) is not None:
         return [(first,)]
     if type(first.op) is not Add or first.inputs[0] == first.inputs[1]:
         return []
+    if any(rw.readers(new) for new in norm.outputs[3:]):
+        return []  # the layer normalises again later, and what is added may come from there
     second = rw.sole_reader(first.outputs[0])
     if second is not None and epilogue(second) is not None:
         return [(first, second), (first,)]
