@@ -35,7 +35,7 @@ SMALL = {
 LARGE = ("alexnet", "alexnet-torchvision", "vgg16")
 #: Those whose kernels are soon compiled.
 QUICK = ("lenet", "lenet5", "vgg-small", "resnet20")
-SIMULATED = ("lenet5",)
+SIMULATED = ("resnet20", "mobilenet-v1-small")
 CASES = [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in SMALL]
 
 #: Parameters with 1000 classes and three channels at 224×224 as published, else as counted by hand.
@@ -162,7 +162,8 @@ def test_evaluation_on_the_cpu(name: str) -> None:
     ("device", "name"),
     [
         *(pytest.param("cpu", n, marks=[pytest.mark.slow] * (n not in QUICK)) for n in SMALL),
-        *(pytest.param("cuda-sim", name) for name in SIMULATED),
+        pytest.param("cuda-sim", "lenet5"),
+        *(pytest.param("cuda-sim", name, marks=pytest.mark.slow) for name in SIMULATED),
         *(pytest.param("cuda", name, marks=pytest.mark.gpu) for name in SMALL),
     ],
 )

@@ -69,7 +69,8 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             schedule="one-cycle",
         ),
         # Without batch normalisation the peak must stay low: 0.05 costs half a percent. Crops and
-        # flips stand for more data; this reaches about 87 %.
+        # flips stand for more data; this reaches about 87 %. (55 epochs of batches of 128 with
+        # twice the decay and label smoothing of 0.1 reached 87.7 %: they still fit too little.)
         "vgg-small": _frozen(
             data="cifar10",
             epochs=20,
