@@ -94,6 +94,7 @@ class ImageMemory:
         gather: whether the first convolution's input is kept channel by channel.
         input_bytes: distance of the two buffers of the input; 0 where it has one.
         x, dy, z: for each convolution, its input, the gradient of its output, what it hands on.
+        in_place: for each convolution, whether the gradient of its input lies where that lies.
         code: for each convolution, the winners of its windows.
         features, gradients: for each fully connected layer, its input, its output's gradient.
         staged: the gradient of the first one's features.
@@ -104,6 +105,7 @@ class ImageMemory:
     x: tuple[Map, ...]
     dy: tuple[Map, ...]
     z: tuple[Map, ...]
+    in_place: tuple[bool, ...]
     code: tuple[int, ...]
     features: tuple[int, ...]
     gradients: tuple[int, ...]
@@ -120,15 +122,19 @@ def gathers(stages: Stages) -> bool:
     return first.channels <= _FEW_CHANNELS and products <= _FEW_PRODUCTS
 
 
-def image_memory(stages: Stages, gradients: bool) -> ImageMemory:
-    """Place the maps of one image; those of the backward pass too if ``gradients``."""
-    return _Placement(stages, gradients).place()
+def image_memory(stages: Stages, gradients: bool, in_place: bool) -> ImageMemory:
+    """Place the maps of one image; those of the backward pass too if ``gradients``.
+
+    With ``in_place`` gradients lie where activations lay, if they can; that costs a barrier.
+    """
+    return _Placement(stages, gradients, in_place).place()
 
 
 @dataclass
 class _Placement:
     stages: Stages
     gradients: bool
+    in_place: bool
     regions: Regions = field(default_factory=Regions)
 
     def place(self) -> ImageMemory:
@@ -165,6 +171,7 @@ class _Placement:
             tuple(maps),
             tuple(dy or none),
             (*maps[1:], *dense),
+            tuple(i > 0 and self._in_place(i - 1) for i in range(len(convs))),
             tuple(code or len(convs) * [0]),
             tuple(features),
             tuple(rows or len(linears) * [0]),
@@ -201,7 +208,7 @@ class _Placement:
         """Whether the gradient of convolution i's output lies where that output lay."""
         conv = self.stages.convs[i]
         dense = not conv.pool and conv.stride == (1, 1)
-        return self.gradients and dense and i + 1 < len(self.stages.convs)
+        return self.gradients and self.in_place and dense and i + 1 < len(self.stages.convs)
 
     def _gradient(self, i: int, maps: list[Map]) -> Map:
         if self._in_place(i):

@@ -58,11 +58,26 @@ class OnChip:
     stages: Stages
     mode: int
     config: Config = field(default_factory=lambda: DEFAULT)
+    in_place: bool = False
+
+    @classmethod
+    def best(cls, stages: Stages, mode: int) -> OnChip:
+        """With gradients in memory of their own, if all that ought to stay there then fits."""
+        roomy, tight = cls(stages, mode), cls(stages, mode, in_place=True)
+        return roomy if roomy.fits and roomy.streamed == tight.streamed else tight
+
+    @property
+    def fits(self) -> bool:
+        """Whether a block has as much shared memory as it needs."""
+        try:
+            return self.shared > 0
+        except UnfitError:
+            return False
 
     @cached_property
     def memory(self) -> ImageMemory:
         """The region of an image."""
-        return image_memory(self.stages, self.mode == GRADIENTS)
+        return image_memory(self.stages, self.mode == GRADIENTS, self.in_place)
 
     @cached_property
     def forward_tiles(self) -> list[Tile]:
@@ -269,7 +284,7 @@ class OnChip:
             row = _shape_constants(conv)
             for name, place in (("X", memory.x[i]), ("DY", memory.dy[i]), ("Z", memory.z[i])):
                 row |= {name: place.base, f"{name}PITCH": place.pitch, f"{name}PLANE": place.plane}
-            row |= {"CODE": memory.code[i]}
+            row |= {"CODE": memory.code[i], "IN_PLACE": int(memory.in_place[i])}
             row |= {"MT": forward.rows, "NT": forward.cols, "DMT": dgrad.rows, "DNT": dgrad.cols}
             row |= {"WMT": wgrad.rows, "WNT": wgrad.cols, "WSPLIT": wgrad.split}
             row |= {
@@ -341,7 +356,12 @@ def _no_conv(linear: LinearStage) -> dict[str, int]:
     maps = {f"{name}{part}": 0 for name in names for part in ("", "PITCH", "PLANE")}
     tiles = dict.fromkeys(("MT", "NT", "DMT", "DNT", "WMT", "WNT", "WSPLIT"), 1)
     stage = ConvStage(linear.channels, (1, 1), 1, (1, 1), (1, 1), (1, 1), (0, 0), False, True, 0)
-    return _shape_constants(stage) | maps | tiles | {"CODE": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
+    return (
+        _shape_constants(stage)
+        | maps
+        | tiles
+        | {"CODE": 0, "IN_PLACE": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
+    )
 
 
 def _linear_constants(linear: LinearStage) -> dict[str, int]:

@@ -64,7 +64,7 @@ class _Launches:
         stages = stages_of(self.chain, [specs[name] for name in node.inputs])
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
-        self.kernel = OnChip(stages, self._mode())
+        self.kernel = OnChip.best(stages, self._mode())
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}

@@ -79,6 +79,13 @@ __device__ __forceinline__ unsigned cvt_bf16x2(float low, float high) {
     return pair;
 }
 
+// The greater of two, or NaN if one of them is.
+__device__ __forceinline__ float max_nan(float a, float b) {
+    float greater;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(greater) : "f"(a), "f"(b));
+    return greater;
+}
+
 // cp.async: copies of 4 or 16 bytes, both addresses so aligned, done once cp_async_wait has let
 // their group pass and a barrier has told the other threads. _zfill writes zeros unless `read`.
 __device__ __forceinline__ void cp_async_4(void* target, const void* source) {

@@ -3,12 +3,12 @@
 // An implicit matrix product: pixels by filters, products over taps and channels. A warp takes MT
 // tiles of 16 pixels by NT of 8 filters at a time. If a pool follows, a tile is four windows; rows
 // g and g + 8 of it are the upper and lower cell of one column, and lanes that differ in bit 2 hold
-// the two columns, so that a window's winner is found by four shuffles a pair of tiles.
+// the two columns, so that a window's winner is found by two shuffles a pair of tiles. The winner
+// of a window that holds NaN may be any cell: all gradients are NaN then.
 // Limit: reads of shared memory, MT + NT / 2 of 512 bytes for MT * NT products of tiles.
 #pragma once
 
 #include "device/activation.cuh"
-#include "device/pool.cuh"
 #include "onchip/multiply.cuh"
 #include "onchip/weights.cuh"
 
@@ -57,12 +57,11 @@ struct ConvForward {
                 multiply_taps<Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
                               ConvWeights<P, I>::TILES>(acc, place, fragments);
             }
+            if constexpr (Conv::POOL) {
+                store_pooled(acc, map, first, n_tile, lane);
+            } else {
 #pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                if constexpr (Conv::POOL)
-                    store_pooled(acc[m], map, first + m, n_tile, lane);
-                else
-                    store(acc[m], map, first + m, n_tile, lane);
+                for (int m = 0; m < MT; ++m) store(acc[m], map, first + m, n_tile, lane);
             }
         }
     }
@@ -144,43 +143,56 @@ struct ConvForward {
         }
     }
 
-    __device__ __forceinline__ static void store_pooled(const f32 (&acc)[NT][4], Bytes* map,
-                                                        int tile, int n_tile, int lane) {
+    // Lanes hold columns of windows: first the greater of the two rows, then that of two lanes.
+    __device__ __forceinline__ static void store_pooled(const Tiles<MT, NT>& acc, Bytes* map,
+                                                        int first, int n_tile, int lane) {
+        static_assert(MT * NT * 2 <= 32);
         const bool right = (lane >> 2 & 1) != 0;  // the lane holds the windows' right columns
-        const int window = tile * 4 + lane / 8;
-        const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
+        f32 top[MT][NT][2];
+        u32 lower = 0;  // which columns the lower row won
 #pragma unroll
-        for (int n = 0; n < NT; n += 2) {
-            // The lanes with left columns end up with tile n, the others with tile n + 1.
-            const int other = n + 1 < NT ? n + 1 : n;
-            f32 own[4], got[4];
+        for (int m = 0; m < MT; ++m)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                own[i] = right ? acc[other][i] : acc[n][i];
-                got[i] = __shfl_xor_sync(0xffffffffu, right ? acc[n][i] : acc[other][i], 4);
-            }
-            const int plane = n_tile + (right ? n + 1 : n);
-            if ((right && n + 1 >= NT) || plane >= Conv::KP || window >= WINDOWS) continue;
-            f32 best[2];
-            u32 code[2];
+            for (int n = 0; n < NT; ++n)
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                const f32 cell[4] = {right ? got[e] : own[e], right ? own[e] : got[e],
-                                     right ? got[2 + e] : own[2 + e],
-                                     right ? own[2 + e] : got[2 + e]};
-                best[e] = activated(cell[0]);
-                code[e] = 0;
-#pragma unroll
-                for (u32 i = 1; i < 4; ++i) {
-                    const f32 value = activated(cell[i]);
-                    if (replaces(value, best[e])) best[e] = value, code[e] = i;
+                for (int e = 0; e < 2; ++e) {
+                    const f32 up = acc[m][n][e], down = acc[m][n][2 + e];
+                    top[m][n][e] = max_nan(up, down);
+                    lower |= (down > up ? 1u : 0u) << ((m * NT + n) * 2 + e);
                 }
+        const u32 others = __shfl_xor_sync(0xffffffffu, lower, 4);
+        const u32 left_lower = right ? others : lower, right_lower = right ? lower : others;
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const int window = (first + m) * 4 + lane / 8;
+            const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
+#pragma unroll
+            for (int n = 0; n < NT; n += 2) {
+                // The lanes with left columns end up with tile n, the others with tile n + 1.
+                const int other = n + 1 < NT ? n + 1 : n;
+                f32 best[2];
+                u32 code[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const f32 own = right ? top[m][other][e] : top[m][n][e];
+                    const f32 got = __shfl_xor_sync(
+                        0xffffffffu, right ? top[m][n][e] : top[m][other][e], 4);
+                    const f32 x0 = right ? got : own, x1 = right ? own : got;
+                    const int bit = (m * NT + n) * 2 + e, step = right ? 2 * (other - n) : 0;
+                    const u32 k0 = (left_lower >> (bit + step) & 1) * 2;
+                    const u32 k1 = (right_lower >> (bit + step) & 1) * 2 + 1;
+                    // Of equals the first wins, row by row.
+                    code[e] = x1 > x0 ? k1 : x0 > x1 || k0 < k1 ? k0 : k1;
+                    best[e] = activated(max_nan(x0, x1));
+                }
+                const int plane = n_tile + (right ? n + 1 : n);
+                if ((right && n + 1 >= NT) || plane >= Conv::KP || window >= WINDOWS) continue;
+                at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
+                    cvt_bf16x2(best[0], best[1]);
+                if constexpr (P::MODE == 2)
+                    at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
+                             2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);
             }
-            at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
-                cvt_bf16x2(best[0], best[1]);
-            if constexpr (P::MODE == 2)
-                at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
-                         2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);
         }
     }
 };

@@ -123,29 +123,36 @@ struct LinearLayer {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         const int image = lane / 4 < IMAGES ? lane / 4 : 0;
         constexpr int DEPTH = Linear::OUT / 16, PAIRS = WIDTH / 16;
-        constexpr int ROUNDS = PAIRS / WARPS, UNROLL = DEPTH == 1 ? 8 : 1;
+        // Pairs of tiles of 8 features, so many at once that their reads overlap.
+        constexpr int AT_ONCE = DEPTH == 1 ? 4 : DEPTH <= 4 ? 2 : 1;
         const Bytes* dy = region<P>(shared, image) + Linear::DY + 4 * (lane % 4);
-        const auto multiply = [&](int pair) {
-            Tiles<1, 2> acc;
+        for (int first_pair = warp; first_pair < PAIRS; first_pair += WARPS * AT_ONCE) {
+            Tiles<AT_ONCE, 2> acc;
             clear(acc);
 #pragma unroll 8
             for (int step = 0; step < DEPTH; ++step) {
                 const u32 a[4] = {at<u32>(dy + 32 * step), 0u, at<u32>(dy + 32 * step + 16), 0u};
-                u32 b[4];
-                load_backward(b, shared, packed, step, pair, lane);
-                const u32 one[2] = {b[0], b[1]}, two[2] = {b[2], b[3]};
-                mma_m16n8k16_bf16(acc[0][0], a, one, acc[0][0]);
-                mma_m16n8k16_bf16(acc[0][1], a, two, acc[0][1]);
-            }
-            if (lane / 4 < IMAGES)
 #pragma unroll
-                for (int j = 0; j < 2; ++j)
-                    hand_back(region<P>(shared, image), counter, first + image,
-                              pair * 16 + j * 8 + lane % 4 * 2, acc[0][j][0], acc[0][j][1]);
-        };
-#pragma unroll UNROLL
-        for (int round = 0; round < ROUNDS; ++round) multiply(round * WARPS + warp);
-        if (warp < PAIRS % WARPS) multiply(ROUNDS * WARPS + warp);
+                for (int i = 0; i < AT_ONCE; ++i) {
+                    const int pair = first_pair + i * WARPS;
+                    u32 b[4];
+                    load_backward(b, shared, packed, step, pair < PAIRS ? pair : 0, lane);
+                    const u32 one[2] = {b[0], b[1]}, two[2] = {b[2], b[3]};
+                    mma_m16n8k16_bf16(acc[i][0], a, one, acc[i][0]);
+                    mma_m16n8k16_bf16(acc[i][1], a, two, acc[i][1]);
+                }
+            }
+            if (lane / 4 >= IMAGES) continue;
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int pair = first_pair + i * WARPS;
+                if (pair < PAIRS)
+#pragma unroll
+                    for (int j = 0; j < 2; ++j)
+                        hand_back(region<P>(shared, image), counter, first + image,
+                                  pair * 16 + j * 8 + lane % 4 * 2, acc[i][j][0], acc[i][j][1]);
+            }
+        }
     }
 
     __device__ __forceinline__ static void load_backward(u32 (&b)[4], const Bytes* shared,

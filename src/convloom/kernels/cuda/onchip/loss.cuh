@@ -1,6 +1,6 @@
 // Logits of the images that a block carries, their cross-entropy, rank of the label, and gradient.
 //
-// A warp takes an image; its lanes take classes. All is float32. Targets are class indices: t is 1 -
+// Lanes take classes. All is float32. Targets are class indices: t is 1 -
 // smoothing for the label, and smoothing / K more for every class.
 #pragma once
 
@@ -28,6 +28,9 @@ struct Loss {
         // The label of the image that this warp will take, asked for early.
         __device__ __forceinline__ i64 label(const Samples<P>& samples) const {
             return P::MODE == 0 ? 0 : source.label(samples[threadIdx.x / 32]);
+        __device__ __forceinline__ i64 label(i64 first) const {
+            const i64 image = threadIdx.x / 32 % int(P::IMAGES);
+            return P::MODE == 0 ? 0 : source.label(least(first + image, n - 1));
         }
     };
 
@@ -38,12 +41,13 @@ struct Loss {
         return value;
     }
 
-    // A warp takes an image; there are at least as many warps as images.
+    // Two warps take an image: one its gradient, on which all others wait, one the rest.
     __device__ static void run(Bytes* shared, const f32* bias, const Batch& batch, i64 first,
                                i64 label) {
-        static_assert(int(P::IMAGES) * 32 <= int(P::THREADS));
-        const int lane = fresh_lane(), image = threadIdx.x / 32;
-        if (image >= int(P::IMAGES)) return;
+        static_assert(int(P::IMAGES) * 64 <= int(P::THREADS));
+        const int lane = fresh_lane(), warp = threadIdx.x / 32, image = warp % int(P::IMAGES);
+        const bool derives = warp < int(P::IMAGES);
+        if (warp >= 2 * int(P::IMAGES)) return;
         const i64 sample = first + image;
         const bool there = sample < batch.n;
         f32 logit[EACH], top = -__int_as_float(0x7f800000);
@@ -52,7 +56,7 @@ struct Loss {
             const int k = lane + 32 * e;
             logit[e] = k < Linear::O ? Layer::output(shared, bias, image, k) : 0.0f;
             if (k < Linear::O) top = greater_or_nan(top, logit[e]);
-            if (there && k < Linear::O) batch.logits[sample * Linear::O + k] = logit[e];
+            if (!derives && there && k < Linear::O) batch.logits[sample * Linear::O + k] = logit[e];
         }
         if constexpr (P::MODE == 0) return;
         top = warp_top(top);
@@ -64,7 +68,8 @@ struct Loss {
         }
         sum = warp_sum(sum);
         const f32 kept = 1.0f - batch.smoothing, spread = batch.smoothing / f32(Linear::O);
-        if constexpr (P::MODE == 2) {
+        if (derives) {
+            if constexpr (P::MODE != 2) return;
             const f32 each = 1.0f / sum;
             for (int k = lane; k < Linear::OUT; k += 32) {
                 f32 gradient = 0.0f;
@@ -75,6 +80,7 @@ struct Loss {
                                    batch.scale;
                 at<Bf16>(region<P>(shared, image) + Linear::DY + 2 * k) = bf16_of(gradient);
             }
+            return;
         }
         const bool lost = label < 0 || label >= Linear::O;
         const int own_lane = lost ? 0 : int(label) % 32, own_part = lost ? 0 : int(label) / 32;

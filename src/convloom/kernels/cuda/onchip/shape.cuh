@@ -34,6 +34,8 @@ struct ConvStage {
     // The gradient of the output before pooling; pixel (p, q) lies at (p * UH, q * UW).
     static constexpr int DY = int(P::CONV_DY[I]), DYPITCH = int(P::CONV_DYPITCH[I]);
     static constexpr int DYPLANE = int(P::CONV_DYPLANE[I]);
+    // Whether the gradient of the input lies where the input lies.
+    static constexpr bool IN_PLACE = P::CONV_IN_PLACE[I] != 0;
     // What is handed on, and the winner of each of its windows: a byte, 2 * row + column.
     static constexpr int Z = int(P::CONV_Z[I]), ZPITCH = int(P::CONV_ZPITCH[I]);
     static constexpr int ZPLANE = int(P::CONV_ZPLANE[I]), CODE = int(P::CONV_CODE[I]);

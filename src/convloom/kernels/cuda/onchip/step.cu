@@ -60,10 +60,22 @@ struct Convs {
     __device__ __forceinline__ void backward(const Work<P>& work, int buffer) {
         if constexpr (THERE) {
             rest.backward(work, buffer);
-            gradient.add(work.shared, buffer);
-            if constexpr (I > 0) {
-                __syncthreads();  // the input's gradient may lie where the input was
+            if constexpr (I == 0) {
+                gradient.add(work.shared, buffer);
+            } else if constexpr (Conv::IN_PLACE) {
+                gradient.add(work.shared, buffer);
+                __syncthreads();  // the input's gradient will lie where the input was
                 ConvDgrad<P, I>::run(work.shared);
+                __syncthreads();
+            } else {
+                // Half of the warps begin with one gradient, half with the other.
+#pragma unroll 1
+                for (int turn = 0; turn < 2; ++turn) {
+                    if ((threadIdx.x / 32 + turn) % 2 == 0)
+                        gradient.add(work.shared, buffer);
+                    else
+                        ConvDgrad<P, I>::run(work.shared);
+                }
                 __syncthreads();
             }
         }
