@@ -94,6 +94,7 @@ PLAIN = Network(
     (False, True, False),
 )
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
+PRECISIONS = ["bf16", "fp32"]
 NETWORKS = [LENET, WIDE, STRIDED, PLAIN, PERCEPTRON]
 
 
@@ -130,13 +131,13 @@ def compare(
     chain: Chain,
     values: Sequence[np.ndarray],
     backend: Backend,
-    tolerance: float = 0.02,
     layouts: Layouts = None,
 ) -> tuple[np.ndarray, ...]:
-    """Kernel against reference: counts and logits exactly, the rest within bfloat16's rounding.
+    """Kernel against reference: counts exactly, logits and loss within float32's rounding.
 
-    ``tolerance`` is relative to each output's largest magnitude.
+    The rest within that of the precision; relative to each output's largest magnitude.
     """
+    tolerance = 0.02 if chain.precision == "bf16" else 1e-5
     got = outcome(chain, *values, backend=backend, require="onchip", layouts=layouts).outputs
     for i, (y, wanted) in enumerate(zip(got, chain.reference(*values), strict=True)):
         scale = float(np.abs(wanted).max(initial=1e-30))
@@ -146,8 +147,9 @@ def compare(
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-def test_gradients(backend: Backend, network: Network) -> None:
-    chain = network.chain(ChainGradient)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_gradients(backend: Backend, network: Network, precision: str) -> None:
+    chain = network.chain(ChainGradient, precision=precision)
     compare(chain, operands(network, chain, 3), backend)
 
 
@@ -163,9 +165,10 @@ def test_many_images_a_block_and_the_same_bits_again(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("kind", [ChainForward, ChainEvaluate])
-def test_logits_and_loss(backend: Backend, kind: type[Chain]) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_logits_and_loss(backend: Backend, kind: type[Chain], precision: str) -> None:
     network = replace(WIDE, body=tuple(op for op in WIDE.body if not isinstance(op, Dropout)))
-    chain = network.chain(kind, head=SMOOTH)
+    chain = network.chain(kind, head=SMOOTH, precision=precision)
     compare(chain, operands(network, chain, 2), backend)
 
 
@@ -176,14 +179,16 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_updates(backend: Backend, rule: SGD | AdamW) -> None:
-    chain = LENET.chain(ChainUpdate, head=SMOOTH, update=rule)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_updates(backend: Backend, rule: SGD | AdamW, precision: str) -> None:
+    chain = LENET.chain(ChainUpdate, head=SMOOTH, update=rule, precision=precision)
     compare(chain, operands(LENET, chain, 3), backend)
 
 
-def test_orders_in_memory(backend: Backend) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_orders_in_memory(backend: Backend, precision: str) -> None:
     """Filters row-major, and a matrix in the order of channels-last features."""
-    chain = LENET.chain(ChainGradient)
+    chain = LENET.chain(ChainGradient, precision=precision)
     values = operands(LENET, chain, 2)
     row, flat = Layout("row"), Layout("flat", (0, 2, 3, 1), (4, 12, 3, 3))
     shown = [row, NHWC, None, row, None, flat, None, None, None]

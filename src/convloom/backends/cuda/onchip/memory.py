@@ -29,7 +29,7 @@ class Map:
 
 
 @dataclass(frozen=True)
-class _Grid:
+class Grid:
     """A map with zeros around: borders left and right are shared by neighbouring rows."""
 
     height: int
@@ -52,9 +52,9 @@ class _Grid:
     def pixels(self) -> int:
         return self.lead + (self.height + self.bottom) * self.pitch + self.right
 
-    def around(self, other: _Grid) -> _Grid:
+    def around(self, other: Grid) -> Grid:
         """The same pixels with the borders of both."""
-        return _Grid(
+        return Grid(
             self.height,
             self.width,
             max(self.top, other.top),
@@ -184,7 +184,7 @@ class _Placement:
         if not self.stages.convs:
             return Map(self.regions.take("input", 2 * self.stages.linears[0].width)), 0
         conv = self.stages.convs[0]
-        grid = _padded(conv)
+        grid = padded_grid(conv)
         if not gather:
             planes = ceil_div(conv.channels, 8)
             size = ceil_div(planes * grid.pixels * _PIXEL, 128) * 128
@@ -195,14 +195,14 @@ class _Placement:
         start = self.regions.take("input", 2 * size)
         return Map(start + 2 * grid.lead, grid.pitch, plane), size
 
-    def _planes(self, name: str, grid: _Grid, channels: int) -> Map:
+    def _planes(self, name: str, grid: Grid, channels: int) -> Map:
         plane = grid.pixels * _PIXEL
         start = self.regions.take(name, ceil_div(channels, 8) * plane)
         return Map(start + grid.lead * _PIXEL, grid.pitch, plane)
 
-    def _input_grid(self, i: int) -> _Grid:
-        grid = _padded(self.stages.convs[i])
-        return grid.around(_dilated(self.stages, i - 1)) if self._in_place(i - 1) else grid
+    def _input_grid(self, i: int) -> Grid:
+        grid = padded_grid(self.stages.convs[i])
+        return grid.around(dilated_grid(self.stages, i - 1)) if self._in_place(i - 1) else grid
 
     def _in_place(self, i: int) -> bool:
         """Whether the gradient of convolution i's output lies where that output lay."""
@@ -213,7 +213,7 @@ class _Placement:
     def _gradient(self, i: int, maps: list[Map]) -> Map:
         if self._in_place(i):
             return maps[i + 1]
-        grid = _dilated(self.stages, i)
+        grid = dilated_grid(self.stages, i)
         return self._planes(f"gradient {i + 1}", grid, self.stages.convs[i].filters)
 
     def _code(self, i: int) -> int:
@@ -225,21 +225,21 @@ class _Placement:
         return self.regions.take(f"winners {i + 1}", planes * height * width * 8)
 
 
-def _padded(conv: ConvStage) -> _Grid:
+def padded_grid(conv: ConvStage) -> Grid:
     """A convolution's input with its padding."""
     (height, width), (top, left) = conv.size, conv.padding
-    return _Grid(height, width, top, left, top, left)
+    return Grid(height, width, top, left, top, left)
 
 
-def _dilated(stages: Stages, i: int) -> _Grid:
+def dilated_grid(stages: Stages, i: int) -> Grid:
     """The gradient of convolution i's output on the grid of its input, as its dgrad reads it."""
     conv = stages.convs[i]
     size = [(out - 1) * stride + 1 for out, stride in zip(conv.out, conv.stride, strict=True)]
     if i == 0:
-        return _Grid(size[0], size[1])
+        return Grid(size[0], size[1])
     before = [k - 1 - pad for k, pad in zip(conv.kernel, conv.padding, strict=True)]
     behind = [
         max(0, extent + pad - own)
         for extent, pad, own in zip(conv.size, conv.padding, size, strict=True)
     ]
-    return _Grid(size[0], size[1], before[0], before[1], behind[0], behind[1])
+    return Grid(size[0], size[1], before[0], before[1], behind[0], behind[1])

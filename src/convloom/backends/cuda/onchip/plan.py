@@ -203,14 +203,24 @@ class OnChip:
         return sum(linear.width + linear.out for linear in self.stages.linears)
 
     @property
+    def element(self) -> int:
+        """Bytes of an element that is kept."""
+        return 2
+
+    @property
+    def reduce_rows(self) -> list[int]:
+        """Tiles of 16 outputs that a block of the second kernel takes, for each matrix."""
+        return [min(linear.out // 16, _ROWS) for linear in self.stages.linears]
+
+    @property
     def reduce_blocks(self) -> int:
         """Blocks of the second kernel."""
         if self.mode != GRADIENTS:
             return 1
         filters = sum(ceil_div(size, _ELEMENTS) for size in self.slabs)
         matrices = sum(
-            ceil_div(linear.width, _FEATURES) * ceil_div(linear.out, 16 * _tiles(linear))
-            for linear in self.stages.linears
+            ceil_div(linear.width, _FEATURES) * ceil_div(linear.out, 16 * rows)
+            for linear, rows in zip(self.stages.linears, self.reduce_rows, strict=True)
         )
         return filters + matrices + 1
 
@@ -220,8 +230,7 @@ class OnChip:
         if self.mode != GRADIENTS:
             return 0
         sizes = [_WARPS * 32 * 4]
-        for linear in self.stages.linears:
-            rows = _tiles(linear)
+        for rows in self.reduce_rows:
             stage = 16 * (2 * _FEATURES + 16 + 32 * rows + 16)
             sums = rows * 16 * (_FEATURES + 1) * 4
             sizes.append(_WARPS * max(_STAGES * stage, sums))
@@ -253,6 +262,7 @@ class OnChip:
             "THREADS": self.config.threads,
             "IMAGES": self.config.images,
             "MODE": self.mode,
+            "EXACT": 0,
             "UNROLL": UNROLL,
             "CONVS": len(self.stages.convs),
             "LINEARS": len(linears),
@@ -312,10 +322,6 @@ class OnChip:
 
 def _padded_tiles(outputs: int, cols: int) -> int:
     return ceil_div(ceil_div(outputs, 8), cols) * cols
-
-
-def _tiles(linear: LinearStage) -> int:
-    return min(linear.out // 16, _ROWS)
 
 
 def _starts(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tensor
+from convloom.backends.cuda.onchip.exact import Exact
 from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
 from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
@@ -21,7 +22,7 @@ from convloom.ops import (
     TopKCorrect,
 )
 from convloom.ops.chain import Operands
-from convloom.ops.precision import BF16
+from convloom.ops.precision import BF16, FP32
 
 #: Parameters that the kernels take.
 _PARAMETERS = 12
@@ -64,7 +65,8 @@ class _Launches:
         stages = stages_of(self.chain, [specs[name] for name in node.inputs])
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
-        self.kernel = OnChip.best(stages, self._mode())
+        form = Exact if self.chain.precision == FP32 else OnChip
+        self.kernel = form.best(stages, self._mode())
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}
@@ -72,11 +74,11 @@ class _Launches:
 
     def selection(self) -> Selection:
         kernel, build = self.kernel, self.build
-        packed = build.workspace(kernel.packed)
+        packed = build.workspace(kernel.packed) if kernel.packed else ABSENT
         gradients = self._mode() == GRADIENTS
         blocks = kernel.blocks(self.n)
         slab = build.workspace(4 * blocks * sum(kernel.slabs)) if sum(kernel.slabs) else ABSENT
-        kept = build.workspace(2 * self.n * kernel.kept) if gradients else ABSENT
+        kept = build.workspace(kernel.element * self.n * kernel.kept) if gradients else ABSENT
         losses = build.workspace(4 * self.n) if self.chain.has_loss else ABSENT
         ranks = build.workspace(4 * self.n) if self.chain.has_loss else ABSENT
         parameters = self._padded([(Tensor(name),) for name in self.names.parameters], (ABSENT,))
@@ -107,12 +109,13 @@ class _Launches:
         inputs = [build.specs[name] for name in self.node.inputs]
         segment = kernel.segment(self.chain.titles(inputs), self.n)
         made = replace(build.selection("onchip", "onchip"), segment=segment)
-        pack, *rest = made.launch.phases
+        phases = made.launch.phases
+        pack, rest = (phases[:1], phases[1:]) if kernel.packed else ((), phases)
         fed = self._fed(rest) if self.chain.has_loss and self.row else ()
         if not isinstance(self.chain, ChainUpdate):
-            return replace(made, launch=replace(made.launch, fed=(pack, *fed) if fed else ()))
+            return replace(made, launch=replace(made.launch, fed=(*pack, *fed) if fed else ()))
         # The update keeps the packed weights new, so they are made but once.
-        return replace(made, launch=CudaLaunch(tuple(rest), (pack,), fed), lasting=True)
+        return replace(made, launch=CudaLaunch(rest, pack, fed), lasting=True)
 
     def _fed(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
         """The launches of a step and its reduction that take their batch from a data set."""
@@ -195,7 +198,7 @@ class _Launches:
 
     def _check(self, specs: Specs) -> None:
         chain = self.chain
-        if chain.precision != BF16:
+        if chain.precision not in (FP32, BF16):
             raise UnfitError(f"there are no on-chip kernels for precision {chain.precision}")
         if self.n == 0:
             raise UnfitError("the batch is empty")

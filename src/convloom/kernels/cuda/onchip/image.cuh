@@ -34,10 +34,17 @@ struct Incoming {
         for (int e = 0; e < EACH; ++e) {
             const int i = threadIdx.x + e * THREADS;
             if (i < SIZE * IMAGES)
-                at<Bf16>(region<P>(shared, image_of(i)) + buffer * int(P::INPUT_BYTES) +
-                         offset(i - image_of(i) * SIZE)) =
-                    bf16_of(source.value(pixel[e], i - image_of(i) * SIZE));
+                put(region<P>(shared, image_of(i)) + buffer * int(P::INPUT_BYTES) +
+                        offset(i - image_of(i) * SIZE),
+                    source.value(pixel[e], i - image_of(i) * SIZE));
         }
+    }
+
+    __device__ __forceinline__ static void put(Bytes* place, f32 value) {
+        if constexpr (P::EXACT != 0)
+            at<f32>(place) = value;
+        else
+            at<Bf16>(place) = bf16_of(value);
     }
 
     // Where element i of an image goes, in bytes.
@@ -45,9 +52,11 @@ struct Incoming {
         using Conv = ConvStage<P, 0>;
         const int channel = P::XROW != 0 ? i / (H * W) : i % C;
         const int pixel = P::XROW != 0 ? i % (H * W) : i / C;
-        if constexpr (P::CONVS == 0) return LinearStage<P, 0>::X + 2 * i;
+        constexpr int SIZE_OF = P::EXACT != 0 ? 4 : 2;
+        if constexpr (P::CONVS == 0) return LinearStage<P, 0>::X + SIZE_OF * i;
         if constexpr (Conv::GATHER)
-            return Conv::X + 2 * (channel * Conv::XPLANE + pixel / W * Conv::XPITCH + pixel % W);
+            return Conv::X +
+                   SIZE_OF * (channel * Conv::XPLANE + pixel / W * Conv::XPITCH + pixel % W);
         return Conv::X + channel / 8 * Conv::XPLANE + 2 * (channel % 8) +
                16 * (pixel / W * Conv::XPITCH + pixel % W);
     }

@@ -22,7 +22,7 @@ struct LinearLayer {
 
     // Sums of each warp, [warp][image][SUMS], and the features as they are kept for the weight's
     // gradient.
-    __device__ static void forward(Bytes* shared, const Bytes* packed, Bf16* kept, i64 first,
+    __device__ static void forward(Bytes* shared, const Bytes* packed, Bytes* kept, i64 first,
                                    i64 n) {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         const int image = lane / 4 < IMAGES ? lane / 4 : 0;
@@ -55,7 +55,7 @@ struct LinearLayer {
         for (int i = threadIdx.x; i < IMAGES * WIDTH / 8; i += int(P::THREADS)) {
             const int from = i / (WIDTH / 8), part = i % (WIDTH / 8);
             if (first + from < n)
-                *reinterpret_cast<uint4*>(kept + (first + from) * WIDTH + part * 8) =
+                at<uint4>(kept + 2 * ((first + from) * WIDTH + part * 8)) =
                     at<uint4>(region<P>(shared, from) + Linear::X + 16 * part);
         }
     }
@@ -107,6 +107,10 @@ struct LinearLayer {
             if constexpr (Linear::DROPOUT) y *= factor(counter, (first + image) * O + o);
             at<Bf16>(region<P>(shared, image) + Next::X + 2 * o) = bf16_of(y);
         }
+    }
+
+    __device__ __forceinline__ static void put_gradient(Bytes* map, int o, f32 gradient) {
+        at<Bf16>(map + Linear::DY + 2 * o) = bf16_of(gradient);
     }
 
     // What dropout multiplies an output by.
@@ -210,12 +214,12 @@ struct LinearLayer {
     }
 
     // Keep the gradients of the outputs for the weight's gradient.
-    __device__ static void keep(Bytes* shared, Bf16* kept, i64 first, i64 n) {
+    __device__ static void keep(Bytes* shared, Bytes* kept, i64 first, i64 n) {
         constexpr int PARTS = Linear::OUT / 8;
         for (int i = threadIdx.x; i < IMAGES * PARTS; i += int(P::THREADS)) {
             const int image = i / PARTS, part = i % PARTS;
             if (first + image < n)
-                *reinterpret_cast<uint4*>(kept + (first + image) * Linear::OUT + part * 8) =
+                at<uint4>(kept + 2 * ((first + image) * Linear::OUT + part * 8)) =
                     at<uint4>(region<P>(shared, image) + Linear::DY + 16 * part);
         }
     }

@@ -7,13 +7,13 @@
 #include "device/loss.cuh"
 #include "device/reduce.cuh"
 #include "device/topk.cuh"
-#include "onchip/linear.cuh"
+#include "onchip/kit.cuh"
 #include "onchip/source.cuh"
 
 template <class P>
 struct Loss {
     static constexpr int LAST = int(P::LINEARS) - 1;
-    using Layer = LinearLayer<P, LAST>;
+    using Layer = typename Kit<P>::template Layer<LAST>;
     using Linear = typename Layer::Linear;
     static constexpr int EACH = (Linear::O + 31) / 32;
 
@@ -78,7 +78,7 @@ struct Loss {
                     if (k == lane + 32 * e && k < Linear::O && there)
                         gradient = (share[e] * each - (k == label ? kept : 0.0f) - spread) *
                                    batch.scale;
-                at<Bf16>(region<P>(shared, image) + Linear::DY + 2 * k) = bf16_of(gradient);
+                Layer::put_gradient(region<P>(shared, image), k, gradient);
             }
             return;
         }

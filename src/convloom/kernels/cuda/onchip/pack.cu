@@ -1,30 +1,20 @@
 // packed = the weights of all stages as onchip/step.cu reads them (onchip/weights.cuh), from the
 // parameters.
 //
-// One thread for a fragment's lane, 8 bytes, or 16 bytes of a matrix. Limit: its reads, which are
+// One thread for a fragment's lane, 8 bytes, or 16 bytes of a matrix; if EXACT for a number, and
+// matrices stay as they are. Limit: its reads, which are
 // scattered.
-#include "onchip/weights.cuh"
+#include "onchip/kit.cuh"
 
 // The convolutions from the I-th on; `i` counts from this one's first item.
 template <class P, int I>
 __device__ __forceinline__ void pack_convs(const f32* const (&parameter)[12], Bytes* packed,
                                            i64& i) {
     if constexpr (I < P::CONVS) {
-        using Weights = ConvWeights<P, I>;
-        using Conv = ConvStage<P, I>;
-        constexpr int FORWARD = Weights::STEPS * Weights::TILES * 32;
-        constexpr int BACKWARD =
-            I > 0 && P::MODE == 2 ? Weights::D_STEPS * Weights::D_TILES * 32 : 0;
-        const f32* w = parameter[Conv::WEIGHT];
-        if (i >= 0 && i < FORWARD) {
-            at<uint2>(packed + Conv::FRAGMENTS + 8 * i) = Weights::template fragment<true>(
-                w, int(i) / (Weights::TILES * 32), int(i) / 32 % Weights::TILES, int(i) % 32);
-        } else if (i >= FORWARD && i < FORWARD + BACKWARD) {
-            const int j = int(i) - FORWARD;
-            at<uint2>(packed + Conv::TRANSPOSED + 8 * j) = Weights::template fragment<false>(
-                w, j / (Weights::D_TILES * 32), j / 32 % Weights::D_TILES, j % 32);
-        }
-        i -= FORWARD + BACKWARD;
+        using Weights = typename Kit<P>::template Weights<I>;
+        if (i >= 0 && i < Weights::ITEMS)
+            Weights::pack(packed, parameter[ConvStage<P, I>::WEIGHT], int(i));
+        i -= Weights::ITEMS;
         pack_convs<P, I + 1>(parameter, packed, i);
     }
 }
@@ -32,7 +22,7 @@ __device__ __forceinline__ void pack_convs(const f32* const (&parameter)[12], By
 template <class P, int J>
 __device__ __forceinline__ void pack_linears(const f32* const (&parameter)[12], Bytes* packed,
                                              i64& i) {
-    if constexpr (J < P::LINEARS) {
+    if constexpr (J < P::LINEARS && P::EXACT == 0) {
         using Weights = LinearWeights<P, J>;
         constexpr i64 SIZE = i64(Weights::FORWARD) + Weights::BACKWARD;
         if (i >= 0 && i < SIZE)

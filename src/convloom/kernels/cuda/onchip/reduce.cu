@@ -10,8 +10,7 @@
 // Limit: reading slabs and features once.
 #include "device/reduce.cuh"
 #include "device/update.cuh"
-#include "onchip/conv_wgrad.cuh"
-#include "onchip/weights.cuh"
+#include "onchip/kit.cuh"
 
 // A parameter's tensors and rates.
 struct Parameter {
@@ -23,7 +22,7 @@ struct Parameter {
 template <class P>
 struct Reduction {
     const f32* slab;
-    const Bf16* kept;
+    const Bytes* kept;
     const f64* hyper;
     i64 slabs, n;
     Parameter parameter[12];
@@ -61,7 +60,7 @@ static constexpr int WARPS = 8, FEATURES = 32, ELEMENTS = 32;
 template <class P, int I>
 __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& block, i64 before) {
     if constexpr (I < P::CONVS) {
-        using Gradient = ConvWgrad<P, I>;
+        using Gradient = typename Kit<P>::template Wgrad<I>;
         using Conv = ConvStage<P, I>;
         constexpr i64 BLOCKS = (Gradient::SIZE + ELEMENTS - 1) / ELEMENTS;
         if (block >= 0 && block < BLOCKS) {
@@ -82,7 +81,7 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
                 if (place.index >= 0 && !place.bias) {
                     const f32 value = work.template settle<Conv::WEIGHT>(place.index, sum);
                     if constexpr (P::RULE != 0)
-                        ConvWeights<P, I>::renew(work.packed, place.k, place.c, place.r, place.s,
+                        Kit<P>::template Weights<I>::renew(work.packed, place.k, place.c, place.r, place.s,
                                                  value);
                 }
                 if constexpr (Conv::BIAS) {
@@ -143,7 +142,7 @@ struct LinearWgrad {
     // Ask for the rows of a chunk of images; rows that are not there are zeros.
     __device__ __forceinline__ static void ask(const Reduction<P>& work, Bytes* own, i64 chunk,
                                                int stage, int feature, int out, int lane) {
-        const Bf16* features = work.kept + work.n * Linear::BEFORE;
+        const Bf16* features = &at<Bf16>(work.kept) + work.n * Linear::BEFORE;
         const Bf16* gradients = features + work.n * WIDTH;
         Bytes* place = own + stage * STAGE;
         if (chunk * 16 < work.n) {
@@ -232,12 +231,60 @@ struct LinearWgrad {
     }
 };
 
+// The same in float32: a thread takes a feature and ROWS outputs; WARPS warps share the images.
+template <class P, int J>
+struct ExactLinearWgrad {
+    using Linear = LinearStage<P, J>;
+    static constexpr int WIDTH = Linear::WIDTH, OUT = Linear::OUT, O = Linear::O, ROWS = 16;
+    static constexpr int O_GROUPS = OUT / ROWS, SUMS = (ROWS + 1) * FEATURES;
+    static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
+
+    __device__ static void run(const Reduction<P>& work, int block) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int begin = block / O_GROUPS * FEATURES, out = block % O_GROUPS * ROWS;
+        const int feature = begin + lane < WIDTH ? begin + lane : 0;
+        const f32* x = &at<f32>(work.kept) + work.n * Linear::BEFORE;
+        const f32* dy = x + work.n * WIDTH + out;
+        f32 sum[ROWS], bias = 0.0f;
+#pragma unroll
+        for (int o = 0; o < ROWS; ++o) sum[o] = 0.0f;
+#pragma unroll 4
+        for (i64 image = warp; image < work.n; image += WARPS) {
+            const f32 value = x[image * WIDTH + feature];
+            f32 gradient[ROWS];
+            load_row<ROWS, 4>(gradient, dy + image * OUT);
+            if (Linear::BIAS && begin == 0) bias += dy[image * OUT + lane % ROWS];
+#pragma unroll
+            for (int o = 0; o < ROWS; ++o) sum[o] = fmaf(gradient[o], value, sum[o]);
+        }
+        f32* sums = &at<f32>(work.shared);
+#pragma unroll
+        for (int o = 0; o < ROWS; ++o) sums[warp * SUMS + o * FEATURES + lane] = sum[o];
+        sums[warp * SUMS + ROWS * FEATURES + lane] = bias;
+        __syncthreads();
+        for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
+            const bool of_bias = i >= ROWS * FEATURES;
+            const int column = begin + i % FEATURES;
+            const int output = out + (of_bias ? i % FEATURES : i / FEATURES);
+            if (output >= O || (of_bias ? begin != 0 || i % FEATURES >= ROWS : column >= Linear::I))
+                continue;
+            f32 total = 0.0f;
+#pragma unroll
+            for (int part = 0; part < WARPS; ++part) total += sums[part * SUMS + i];
+            if (!of_bias)
+                work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
+            else if constexpr (Linear::BIAS)
+                work.template settle<Linear::WEIGHT + 1>(output, total);
+        }
+    }
+};
+
 template <class P, int J>
 __device__ __forceinline__ void reduce_linears(const Reduction<P>& work, i64& block) {
     if constexpr (J < P::LINEARS) {
-        if (block >= 0 && block < LinearWgrad<P, J>::BLOCKS)
-            LinearWgrad<P, J>::run(work, int(block));
-        block -= LinearWgrad<P, J>::BLOCKS;
+        using Gradient = typename Pick<P::EXACT != 0, ExactLinearWgrad<P, J>, LinearWgrad<P, J>>::Type;
+        if (block >= 0 && block < Gradient::BLOCKS) Gradient::run(work, int(block));
+        block -= Gradient::BLOCKS;
         reduce_linears<P, J + 1>(work, block);
     }
 }
@@ -263,7 +310,7 @@ __global__ void __launch_bounds__(256)
     }
     if constexpr (P::GRADIENTS != 0) {
         const Reduction<P> work{
-            slab, reinterpret_cast<const Bf16*>(kept), hyper, slabs, n,
+            slab, kept, hyper, slabs, n,
             {ONCHIP_GIVEN(0), ONCHIP_GIVEN(1), ONCHIP_GIVEN(2), ONCHIP_GIVEN(3), ONCHIP_GIVEN(4),
              ONCHIP_GIVEN(5), ONCHIP_GIVEN(6), ONCHIP_GIVEN(7), ONCHIP_GIVEN(8), ONCHIP_GIVEN(9),
              ONCHIP_GIVEN(10), ONCHIP_GIVEN(11)},

@@ -4,14 +4,11 @@
 // gradients of the fully connected layers. onchip/reduce.cu does the rest.
 //
 // MODE is 0: logits; 1: loss and ranks too; 2: gradients too. A parameter's number is its place
-// among p0 to p11. Operands of products are bfloat16, sums and everything else float32.
+// among p0 to p11. Operands of products are bfloat16, sums and everything else float32; if EXACT all is float32.
 // Against the rungs below: between the first pixel and the gradients nothing of an image passes
 // through device memory. Limit: reads of shared memory, and barriers between the stages.
-#include "onchip/conv_dgrad.cuh"
-#include "onchip/conv_forward.cuh"
-#include "onchip/conv_wgrad.cuh"
 #include "onchip/image.cuh"
-#include "onchip/linear.cuh"
+#include "onchip/kit.cuh"
 #include "onchip/loss.cuh"
 
 // What a block works with.
@@ -20,7 +17,7 @@ struct Work {
     const f32* parameter[12];
     const Bytes* packed;
     const u64* counter;
-    Bf16* kept;
+    Bytes* kept;
     i64 n;
     Bytes* shared;
 
@@ -30,8 +27,13 @@ struct Work {
     }
     // Where the features of a layer are kept, for all images; its gradients are behind.
     template <class Linear>
-    __device__ __forceinline__ Bf16* features() const {
-        return P::MODE == 2 ? kept + n * Linear::BEFORE : nullptr;
+    __device__ __forceinline__ Bytes* features() const {
+        return P::MODE == 2 ? kept + Kit<P>::ELEMENT * n * Linear::BEFORE : nullptr;
+    }
+    // The weights of a layer: packed, or as they are.
+    template <class Linear>
+    __device__ __forceinline__ const Bytes* matrix() const {
+        return Kit<P>::EXACT ? reinterpret_cast<const Bytes*>(parameter[Linear::WEIGHT]) : packed;
     }
 };
 
@@ -39,7 +41,7 @@ struct Work {
 template <class P, int I>
 struct Convs {
     static constexpr bool THERE = I < P::CONVS;
-    ConvWgrad<P, THERE ? I : 0> gradient;
+    typename Kit<P>::template Wgrad<THERE ? I : 0> gradient;
     Convs<P, THERE ? I + 1 : -1> rest;
     using Conv = ConvStage<P, THERE ? I : 0>;
 
@@ -51,7 +53,7 @@ struct Convs {
     }
     __device__ __forceinline__ static void forward(const Work<P>& work, int buffer) {
         if constexpr (THERE) {
-            ConvForward<P, I>::run(work.shared, work.template bias<Conv>(), buffer);
+            Kit<P>::template Forward<I>::run(work.shared, work.template bias<Conv>(), buffer);
             if constexpr (I + 1 == P::CONVS) cp_async_wait_all();  // for the matrices
             __syncthreads();
             Convs<P, I + 1>::forward(work, buffer);
@@ -65,7 +67,7 @@ struct Convs {
             } else if constexpr (Conv::IN_PLACE) {
                 gradient.add(work.shared, buffer);
                 __syncthreads();  // the input's gradient will lie where the input was
-                ConvDgrad<P, I>::run(work.shared);
+                Kit<P>::template Dgrad<I>::run(work.shared);
                 __syncthreads();
             } else {
                 // Half of the warps begin with one gradient, half with the other.
@@ -74,7 +76,7 @@ struct Convs {
                     if ((threadIdx.x / 32 + turn) % 2 == 0)
                         gradient.add(work.shared, buffer);
                     else
-                        ConvDgrad<P, I>::run(work.shared);
+                        Kit<P>::template Dgrad<I>::run(work.shared);
                 }
                 __syncthreads();
             }
@@ -83,7 +85,7 @@ struct Convs {
     __device__ __forceinline__ void finish(const Work<P>& work, f32* slab) const {
         if constexpr (THERE) {
             gradient.finish(&at<f32>(work.shared), slab);
-            rest.finish(work, slab + ConvWgrad<P, I>::SIZE);
+            rest.finish(work, slab + Kit<P>::template Wgrad<I>::SIZE);
         }
     }
 };
@@ -95,11 +97,11 @@ template <class P, int J>
 struct Linears {
     static constexpr bool THERE = J < P::LINEARS;
     using Linear = LinearStage<P, THERE ? J : 0>;
-    using Layer = LinearLayer<P, THERE ? J : 0>;
+    using Layer = typename Kit<P>::template Layer<THERE ? J : 0>;
 
     __device__ __forceinline__ static void forward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
-            Layer::forward(work.shared, work.packed, work.template features<Linear>(), first,
+            Layer::forward(work.shared, work.template matrix<Linear>(), work.template features<Linear>(), first,
                            work.n);
             __syncthreads();
             if constexpr (!Linear::LAST) {
@@ -112,10 +114,11 @@ struct Linears {
     __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
             Linears<P, J + 1>::backward(work, first);
-            Layer::keep(work.shared, work.template features<Linear>() + work.n * Linear::WIDTH,
+            Layer::keep(work.shared, work.template features<Linear>() +
+                            Kit<P>::ELEMENT * work.n * Linear::WIDTH,
                         first, work.n);
             if constexpr (J > 0 || P::CONVS > 0) {
-                Layer::backward(work.shared, work.packed, work.counter, first);
+                Layer::backward(work.shared, work.template matrix<Linear>(), work.counter, first);
                 __syncthreads();
             }
         }
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(P::THREADS, 1)
     next.ask(source, first + stride, n);
     if constexpr (P::FED != 0) counter = fed_counter(counter, clock);
     const Work<P> work{{p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11},
-                       packed, counter, reinterpret_cast<Bf16*>(kept), n, smem_raw};
+                       packed, counter, kept, n, smem_raw};
     const f32 scale = P::MODE == 2 ? *dloss / f32(n) : 0.0f;
     const typename Loss<P>::Batch batch{source, scale, smoothing, logits, losses, ranks, n};
     constexpr int IMAGES = int(P::IMAGES);
@@ -193,7 +196,7 @@ __global__ void __launch_bounds__(P::THREADS, 1)
         if constexpr (P::MODE == 2) {
             __syncthreads();
             Linears<P, 0>::backward(work, first);
-            LinearLayer<P, 0>::scatter(smem_raw);
+            Kit<P>::template Layer<0>::scatter(smem_raw);
             __syncthreads();
             convs.backward(work, buffer);
         }

@@ -49,6 +49,21 @@ struct ConvWeights {
         return weight(w, k, c, step / EACH, slice / Conv::KP);
     }
 
+    static constexpr int FORWARD = STEPS * TILES * 32;
+    static constexpr int ITEMS = FORWARD + (I > 0 && P::MODE == 2 ? D_STEPS * D_TILES * 32 : 0);
+
+    // Put the i-th 8 bytes in place.
+    __device__ __forceinline__ static void pack(Bytes* packed, const f32* w, int i) {
+        if (i < FORWARD) {
+            at<uint2>(packed + Conv::FRAGMENTS + 8 * i) =
+                fragment<true>(w, i / (TILES * 32), i / 32 % TILES, i % 32);
+        } else {
+            i -= FORWARD;
+            at<uint2>(packed + Conv::TRANSPOSED + 8 * i) =
+                fragment<false>(w, i / (D_TILES * 32), i / 32 % D_TILES, i % 32);
+        }
+    }
+
     // What lane `lane` holds of the fragment.
     template <bool FORWARD>
     __device__ __forceinline__ static uint2 fragment(const f32* w, int step, int tile, int lane) {

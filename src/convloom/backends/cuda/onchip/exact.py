@@ -1,0 +1,271 @@
+"""The kernels of a chain in float32: maps in planes of one channel, tiles of a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from convloom.backends.cuda.launch import Constant
+from convloom.backends.cuda.onchip.memory import (
+    Grid,
+    ImageMemory,
+    Map,
+    Regions,
+    dilated_grid,
+    padded_grid,
+)
+from convloom.backends.cuda.onchip.plan import GRADIENTS, OnChip
+from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Stages, UnfitError
+from convloom.backends.cuda.onchip.tiling import Tile
+from convloom.backends.selecting import ceil_div
+
+#: Registers of a thread for sums: of one tile, and of filters' gradients.
+_PASSING, _LASTING = 64, 96
+#: Filters of a thread, in the gradient of filters.
+_FILTERS = 4
+#: The most parts that an output's features are split into.
+_PARTS = 8
+
+
+@dataclass(frozen=True)
+class PixelTile:
+    """What a thread takes at once: rows and columns of pixels, and filters."""
+
+    rows: int
+    cols: int
+    filters: int
+
+
+@dataclass(frozen=True)
+class Exact(OnChip):
+    """The float32 form of ``OnChip``."""
+
+    @classmethod
+    def best(cls, stages: Stages, mode: int) -> OnChip:
+        """With gradients in memory of their own, if they fit there."""
+        plain = replace(stages, linears=tuple(_plain(linear) for linear in stages.linears))
+        first = bool(stages.linears[0].row)
+        roomy = _Exact(plain, mode, channels_first=first)
+        return roomy if roomy.fits else _Exact(plain, mode, in_place=True, channels_first=first)
+
+
+@dataclass(frozen=True)
+class _Exact(OnChip):
+    channels_first: bool = True
+
+    @cached_property
+    def memory(self) -> ImageMemory:
+        return _Placement(
+            self.stages, self.mode == GRADIENTS, self.in_place, self.channels_first
+        ).place()
+
+    @cached_property
+    def pixel_tiles(self) -> list[tuple[PixelTile, PixelTile]]:
+        """Of each convolution: for its output, for the gradient of its input."""
+        threads = self.config.threads
+        return [
+            (
+                _tile(conv.out, conv.filters, conv.channels, conv, conv.stride, conv.pool, threads),
+                _tile(conv.size, conv.channels, conv.filters, conv, (1, 1), False, threads),
+            )
+            for conv in self.stages.convs
+        ]
+
+    @cached_property
+    def wgrad_tiles(self) -> list[Tile]:
+        tiles, registers = [], 0
+        for conv in self.stages.convs:
+            units = ceil_div(conv.filters, _FILTERS) * conv.channels * conv.kernel[0]
+            split = max(1, min(self.config.threads // units, conv.out[0]))
+            each = ceil_div(units * split, self.config.threads)
+            registers += each * _FILTERS * (conv.kernel[1] + 1)
+            tiles.append(Tile(1, 1, split, registers))
+        if self.mode == GRADIENTS and registers > _LASTING:
+            raise UnfitError("the gradients of all filters do not fit in a block's registers")
+        return tiles
+
+    @cached_property
+    def fixed(self) -> Regions:
+        regions = Regions()
+        for i, conv in enumerate(self.stages.convs):
+            taps = conv.kernel[0] * conv.kernel[1] * 4
+            regions.take(f"weights {i + 1}", conv.channels * taps * _padded(conv.filters))
+            if i > 0 and self.mode == GRADIENTS:
+                nbytes = conv.filters * taps * _padded(conv.channels)
+                regions.take(f"weights {i + 1}, transposed", nbytes)
+        most = max(linear.outputs for linear in self.stages.linears)
+        regions.take("sums", most * _PARTS * 4)
+        return regions
+
+    @cached_property
+    def slabs(self) -> list[int]:
+        if self.mode != GRADIENTS:
+            return [0 for _ in self.stages.convs]
+        return [
+            conv.filters * (conv.channels * conv.kernel[0] * conv.kernel[1] + 1)
+            for conv in self.stages.convs
+        ]
+
+    @property
+    def streamed(self) -> list[int]:
+        return []
+
+    @property
+    def element(self) -> int:
+        return 4
+
+    @property
+    def pack_threads(self) -> int:
+        return self.resident // 4
+
+    @property
+    def reduce_rows(self) -> list[int]:
+        return [1 for _ in self.stages.linears]
+
+    def constants(self, row: bool) -> dict[str, Constant]:
+        convs = self.stages.convs
+        tiles = self.pixel_tiles
+        known: dict[str, Constant] = dict(super().constants(row))
+        known |= {"EXACT": 1, "CHANNELS_FIRST": int(self.channels_first)}
+        steps = [1 for _ in convs[1:]]
+        if convs:
+            steps.append(1 if self.channels_first else convs[-1].filters)
+            known |= {
+                "CONV_ZCOL": tuple(steps),
+                "CONV_TR": tuple(tile.rows for tile, _ in tiles),
+                "CONV_TC": tuple(tile.cols for tile, _ in tiles),
+                "CONV_TK": tuple(tile.filters for tile, _ in tiles),
+                "CONV_DTR": tuple(tile.rows for _, tile in tiles),
+                "CONV_DTC": tuple(tile.cols for _, tile in tiles),
+                "CONV_DTK": tuple(tile.filters for _, tile in tiles),
+            }
+        return known
+
+
+def _plain(linear: LinearStage) -> LinearStage:
+    """A layer whose features lie as in a row of its weight."""
+    return replace(linear, channels=linear.channels * linear.pixels, pixels=1, row=True)
+
+
+def _padded(filters: int) -> int:
+    return ceil_div(filters, 4) * 4
+
+
+def _tile(
+    size: tuple[int, int],
+    outputs: int,
+    channels: int,
+    conv: ConvStage,
+    stride: tuple[int, int],
+    pool: bool,
+    threads: int,
+) -> PixelTile:
+    """The tile that takes fewest instructions, were all threads as long at work as the busiest."""
+    r, s = conv.kernel
+    height, width = (conv.handed_on[0] * 2, conv.handed_on[1] * 2) if pool else size
+    best, least = PixelTile(1 + pool, 1 + pool, 4), float("inf")
+    for rows, cols, filters in product((1, 2), (1, 2, 4), (4, 8)):
+        if rows * cols * filters > _PASSING or (pool and (rows, cols % 2) != (2, 0)):
+            continue
+        tiles = ceil_div(height, rows) * ceil_div(width, cols) * ceil_div(outputs, filters)
+        seen = ((rows - 1) * stride[0] + r) * ((cols - 1) * stride[1] + s) / 2
+        weights = r * s * rows * filters / 4
+        work = rows * cols * filters * r * s + 1.5 * (seen + weights)
+        cost = ceil_div(tiles, threads) * work * channels
+        if cost < least:
+            best, least = PixelTile(rows, cols, filters), cost
+    return best
+
+
+@dataclass
+class _Placement:
+    """Places the maps of one image; compare memory.py."""
+
+    stages: Stages
+    gradients: bool
+    in_place: bool
+    channels_first: bool
+
+    def place(self) -> ImageMemory:
+        convs, linears = self.stages.convs, self.stages.linears
+        regions = Regions()
+        maps, input_bytes, pitches = [], 0, [16]
+        for i, conv in enumerate(convs):
+            grid = padded_grid(conv)
+            if self._in_place(i - 1):
+                grid = grid.around(self._dilated(i - 1))
+            taken, size = self._planes(
+                regions, f"input {i + 1}" if i else "input", grid, conv.channels, 2 if not i else 1
+            )
+            input_bytes = size if not i else input_bytes
+            maps.append(taken)
+        features = [
+            regions.take(f"hidden {j}" if j else "features", 4 * linear.width)
+            for j, linear in enumerate(linears)
+        ]
+        dy, code, rows = [], [], []
+        for i, conv in enumerate(convs if self.gradients else ()):
+            if self._in_place(i):
+                dy.append(maps[i + 1])
+            else:
+                name = f"gradient {i + 1}"
+                dy.append(self._planes(regions, name, self._dilated(i), conv.filters, 1)[0])
+            height, width = conv.handed_on
+            size = conv.filters * height * width if conv.pool else 0
+            code.append(regions.take(f"winners {i + 1}", size) if size else 0)
+        if self.gradients:
+            rows = [
+                regions.take(f"gradient of outputs {j + 1}", 4 * linear.out)
+                for j, linear in enumerate(linears)
+            ]
+        pitches += [one.pitch for one in (*maps, *dy)]
+        regions.take("slack of tiles", 4 * 10 * max(pitches))
+        none = len(convs) * [Map()]
+        return ImageMemory(
+            gather=True,
+            input_bytes=input_bytes,
+            x=tuple(maps),
+            dy=tuple(dy or none),
+            z=(*maps[1:], *self._dense(features[0])),
+            in_place=tuple(self._in_place(i - 1) for i in range(len(convs))),
+            code=tuple(code or len(convs) * [0]),
+            features=tuple(features),
+            gradients=tuple(rows or len(linears) * [0]),
+            staged=0,
+            regions=regions,
+        )
+
+    def _dense(self, base: int) -> list[Map]:
+        """The features, as the first matrix has them."""
+        if not self.stages.convs:
+            return []
+        last = self.stages.convs[-1]
+        height, width = last.handed_on
+        if self.channels_first:
+            return [Map(base, width, height * width)]
+        return [Map(base, width * last.filters, 1)]
+
+    def _in_place(self, i: int) -> bool:
+        convs = self.stages.convs
+        if i < 0 or not (self.gradients and self.in_place) or i + 1 >= len(convs):
+            return False
+        return not convs[i].pool and convs[i].stride == (1, 1)
+
+    def _dilated(self, i: int) -> Grid:
+        """With as many zeros behind a row that it can be read four at a time."""
+        conv, grid = self.stages.convs[i], dilated_grid(self.stages, i)
+        end = (ceil_div(conv.out[1], 4) * 4 - 1) * conv.stride[1] + 4
+        return replace(grid, right=max(grid.right, end - grid.width))
+
+    @staticmethod
+    def _planes(
+        regions: Regions, name: str, grid: Grid, channels: int, buffers: int
+    ) -> tuple[Map, int]:
+        """A map whose rows begin at multiples of four floats, and the bytes of a buffer."""
+        pitch = _padded(grid.pitch)
+        lead = grid.top * pitch + _padded(max(grid.left, 1))
+        plane = _padded(lead + (grid.height + grid.bottom) * pitch + grid.right)
+        size = ceil_div(4 * channels * plane, 128) * 128
+        start = regions.take(name, buffers * size)
+        return Map(start + 4 * lead, pitch, plane), size

@@ -1,0 +1,113 @@
+// The gradients of a convolution's filters and bias in float32, summed over all images of a block
+// in registers.
+//
+// A thread takes four filters, one channel and one filter row: S sums each. It walks rows of the
+// output, four pixels at a time: four vectors of gradients, which threads with the same filters read
+// at once, and a window of inputs. WSPLIT threads share the rows. At the end their sums meet in
+// shared memory and leave in KCRS order, then the bias.
+// Limit: fused multiply-adds, with one read of shared memory for about seven of them.
+#pragma once
+
+#include "onchip/exact_conv.cuh"
+
+template <class P, int I>
+struct ExactWgrad {
+    using Conv = ConvStage<P, I>;
+    static constexpr int C = Conv::C, K = Conv::K, R = Conv::R, S = Conv::S, TK = 4;
+    static constexpr int SPLIT = Conv::WSPLIT, THREADS = int(P::THREADS);
+    static constexpr int UNITS = (K + TK - 1) / TK * C * R, JOBS = UNITS * SPLIT;
+    static constexpr int EACH = (JOBS + THREADS - 1) / THREADS;
+    static constexpr int BIAS_AT = K * C * R * S, SIZE = BIAS_AT + K;
+
+    f32 sum[EACH][TK][S], bias[EACH][TK];
+
+    __device__ __forceinline__ void begin() {
+#pragma unroll
+        for (int i = 0; i < EACH * TK; ++i) {
+            bias[i / TK][i % TK] = 0.0f;
+#pragma unroll
+            for (int s = 0; s < S; ++s) sum[i / TK][i % TK][s] = 0.0f;
+        }
+    }
+
+    __device__ __forceinline__ void add(Bytes* shared, int buffer) {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int job = threadIdx.x + e * THREADS;
+            if (job >= JOBS) continue;
+            const int unit = job % UNITS, r = unit % R, c = unit / R % C, k = unit / (R * C) * TK;
+            for (int image = 0; image < int(P::IMAGES); ++image) {
+                Bytes* map = region<P>(shared, image);
+                const f32* x =
+                    &at<f32>(map + Conv::X + (I == 0 ? buffer * int(P::INPUT_BYTES) : 0)) +
+                    c * Conv::XPLANE + (r - Conv::PADH) * Conv::XPITCH - Conv::PADW;
+                for (int p = job / UNITS; p < Conv::OH; p += SPLIT)
+                    add_row(&at<f32>(map + Conv::DY) + p * Conv::UH * Conv::DYPITCH,
+                            x + p * Conv::UH * Conv::XPITCH, k, c == 0 && r == 0, sum[e], bias[e]);
+            }
+        }
+    }
+
+    // Pixels behind the last of a row have gradients of zero.
+    __device__ __forceinline__ static void add_row(const f32* dy, const f32* x, int k, bool biased,
+                                                   f32 (&sum)[TK][S], f32 (&bias)[TK]) {
+        constexpr int UW = Conv::UW, WIDTH = 3 * UW + S;
+#pragma unroll 1
+        for (int q = 0; q < Conv::OW; q += 4) {
+            f32 seen[WIDTH];
+            load_row<WIDTH, aligned_to(4, Conv::PADW)>(seen, x + q * UW);
+#pragma unroll
+            for (int e = 0; e < TK; ++e) {
+                // A filter that is not there has the gradient of another; it is not used.
+                const int filter = k + e < K ? k + e : k;
+                f32 gradient[3 * UW + 1];
+                load_row<3 * UW + 1, 4>(gradient, dy + filter * Conv::DYPLANE + q * UW);
+#pragma unroll
+                for (int j = 0; j < 4; ++j)
+#pragma unroll
+                    for (int s = 0; s < S; ++s)
+                        sum[e][s] = fmaf(gradient[j * UW], seen[j * UW + s], sum[e][s]);
+                if (Conv::BIAS && biased)
+                    bias[e] += (gradient[0] + gradient[UW]) + (gradient[2 * UW] + gradient[3 * UW]);
+            }
+        }
+    }
+
+    // Add up the threads' sums and write the block's; `scratch` is shared memory for SPLIT * SIZE
+    // floats.
+    __device__ __forceinline__ void finish(f32* scratch, f32* slab) const {
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const int job = threadIdx.x + e * THREADS;
+            if (job >= JOBS) continue;
+            const int unit = job % UNITS, r = unit % R, c = unit / R % C, k = unit / (R * C) * TK;
+            f32* own = scratch + job / UNITS * SIZE;
+#pragma unroll
+            for (int f = 0; f < TK; ++f) {
+                if (k + f >= K) continue;
+#pragma unroll
+                for (int s = 0; s < S; ++s)
+                    own[(((k + f) * C + c) * R + r) * S + s] = sum[e][f][s];
+                if (c == 0 && r == 0) own[BIAS_AT + k + f] = bias[e][f];
+            }
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < SIZE; i += THREADS) {
+            f32 total = scratch[i];
+            for (int part = 1; part < SPLIT; ++part) total += scratch[part * SIZE + i];
+            slab[i] = total;
+        }
+    }
+
+    // Which element of a parameter element `i` of the slab is.
+    struct Place {
+        bool bias;
+        int index, k, c, r, s;
+    };
+    __device__ static Place place(int i) {
+        if (i >= BIAS_AT) return {true, Conv::BIAS ? i - BIAS_AT : -1, i - BIAS_AT, 0, 0, 0};
+        const int s = i % S, r = i / S % R, c = i / (S * R) % C, k = i / (S * R * C);
+        return {false, Conv::ROW ? i : ((k * R + r) * S + s) * C + c, k, c, r, s};
+    }
+};
