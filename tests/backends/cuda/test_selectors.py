@@ -57,8 +57,7 @@ def test_rungs_are_caps() -> None:
     for at, rung in enumerate(RUNGS):
         taken = {step.selection.rung for step in training_plan("lenet", 64, rung).steps}
         assert taken <= set(RUNGS[: at + 1])
-        # In fp32 nothing runs on chip yet.
-        assert rung in taken or rung == "onchip"
+        assert rung in taken
 
 
 def test_naive_runs_every_plain_op_and_no_other() -> None:

@@ -7,9 +7,10 @@ Making, printing and compiling plans needs no GPU; memory and execution do, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from convloom.backends.base import Executable, LayoutPolicy, Storage
+from convloom.backends.cuda.device import shared_limit
 from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import Gpu, open_gpu
 from convloom.backends.cuda.input import CudaInput
@@ -31,6 +32,11 @@ class CudaBackend:
     def __init__(self, gpu: Gpu | None = None) -> None:
         self._gpu = gpu
 
+    @cached_property
+    def _shared(self) -> int:
+        """Bytes of shared memory that a block may have."""
+        return shared_limit()
+
     @property
     def rungs(self) -> Sequence[str]:
         """The ladder; each rung adds one idea, and ``selectors`` says which."""
@@ -47,11 +53,11 @@ class CudaBackend:
         Raises:
             ValueError: ``kernels`` is neither ``auto`` nor a rung.
         """
-        return select_kernel(node, specs, kernels)
+        return select_kernel(node, specs, kernels, self._shared)
 
     def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
         """Why no kernel serves ``node``, in a clause; empty where there is nothing to tell."""
-        return refusal(node, specs)
+        return refusal(node, specs, self._shared)
 
     def storage(self, plan: Plan) -> CudaStorage:
         """New persistent memory for this plan, zeroed.

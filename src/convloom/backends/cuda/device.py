@@ -25,6 +25,11 @@ _OLDEST = {12: (5, 0), 13: (7, 5)}
 #: Architectures whose own instructions a kernel may use; code for them runs on no other.
 _SPECIFIC = {(9, 0), (10, 0), (10, 3)}
 
+#: Bytes of shared memory that a block may have: on Hopper and the larger Blackwell GPUs, on the
+#: smaller ones, and {compute capability: where it is neither}.
+LARGEST_SHARED, _LEAST_SHARED = 227 * 1024, 99 * 1024
+_SHARED = {(8, 0): 163 * 1024, (8, 7): 163 * 1024}
+
 
 @dataclass(frozen=True)
 class Found:
@@ -121,6 +126,20 @@ def architecture(capability: tuple[int, int]) -> str:
     """The name NVRTC has for a GPU's own code: ``sm_90a`` for (9, 0), ``sm_86`` for (8, 6)."""
     major, minor = capability
     return f"sm_{major}{minor}{'a' if capability in _SPECIFIC else ''}"
+
+
+def shared_limit() -> int:
+    """Bytes of shared memory that a block may have on the first GPU; without one, as on Hopper.
+
+    0 where the GPU lacks what whole networks on chip need (compute capability 8.0).
+    Source: CUDA C++ programming guide, "Technical specifications per compute capability".
+    """
+    found = find().capabilities
+    if not found:
+        return LARGEST_SHARED
+    if found[0] < (8, 0):
+        return 0
+    return _SHARED.get(found[0], LARGEST_SHARED if found[0][0] in (9, 10, 11) else _LEAST_SHARED)
 
 
 def capability_of(arch: str) -> tuple[int, int] | None:

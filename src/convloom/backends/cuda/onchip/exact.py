@@ -42,12 +42,12 @@ class Exact(OnChip):
     """The float32 form of ``OnChip``."""
 
     @classmethod
-    def best(cls, stages: Stages, mode: int) -> OnChip:
+    def best(cls, stages: Stages, mode: int, limit: int) -> OnChip:
         """With gradients in memory of their own, if they fit there."""
         plain = replace(stages, linears=tuple(_plain(linear) for linear in stages.linears))
         first = bool(stages.linears[0].row)
-        roomy = _Exact(plain, mode, channels_first=first)
-        return roomy if roomy.fits else _Exact(plain, mode, in_place=True, channels_first=first)
+        roomy = _Exact(plain, mode, limit, channels_first=first)
+        return roomy if roomy.fits else replace(roomy, in_place=True)
 
 
 @dataclass(frozen=True)

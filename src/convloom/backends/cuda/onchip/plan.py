@@ -23,8 +23,6 @@ from convloom.ir import Region, Segment
 
 #: What a kernel goes on to: logits, the loss, gradients.
 LOGITS, LOSS, GRADIENTS = 0, 1, 2
-#: Bytes of shared memory that a block may have (Hopper and Blackwell data centre GPUs).
-SHARED_LIMIT = 227 * 1024
 #: Blocks of a launch, one a multiprocessor; more images go round again.
 MOST_BLOCKS = 132
 #: Of a fragment: bytes of a step of 16 products by 8 outputs.
@@ -57,13 +55,14 @@ class OnChip:
 
     stages: Stages
     mode: int
+    limit: int
     config: Config = field(default_factory=lambda: DEFAULT)
     in_place: bool = False
 
     @classmethod
-    def best(cls, stages: Stages, mode: int) -> OnChip:
+    def best(cls, stages: Stages, mode: int, limit: int) -> OnChip:
         """With gradients in memory of their own, if all that ought to stay there then fits."""
-        roomy, tight = cls(stages, mode), cls(stages, mode, in_place=True)
+        roomy, tight = cls(stages, mode, limit), cls(stages, mode, limit, in_place=True)
         return roomy if roomy.fits and roomy.streamed == tight.streamed else tight
 
     @property
@@ -122,7 +121,7 @@ class OnChip:
         by_size = sorted(enumerate(self.stages.linears), key=lambda one: one[1].width)
         for j, linear in by_size:
             nbytes = linear.outputs * linear.width * 2
-            if regions.nbytes + own + nbytes <= SHARED_LIMIT:
+            if regions.nbytes + own + nbytes <= self.limit:
                 regions.take(f"matrix {j + 1}", nbytes)
         regions.take("sums", sums)
         return regions
@@ -136,10 +135,10 @@ class OnChip:
             4 * size * tile.split for size, tile in zip(self.slabs, self.wgrad_tiles, strict=True)
         ]
         need = max(need, *scratch, 0)
-        if need > SHARED_LIMIT:
+        if need > self.limit:
             raise UnfitError(
                 f"an image takes {image / 1024:.0f} KB of shared memory and the weights "
-                f"{self.fixed.nbytes / 1024:.0f} KB; a block has {SHARED_LIMIT // 1024} KB"
+                f"{self.fixed.nbytes / 1024:.0f} KB; a block has {self.limit // 1024} KB"
             )
         return need
 
@@ -245,7 +244,7 @@ class OnChip:
             self.config.threads,
             tuple(Region(name, size) for name, size in self.memory.regions.sizes.items()),
             tuple(Region(name, size) for name, size in self.fixed.sizes.items()),
-            SHARED_LIMIT,
+            self.limit,
         )
 
     def constants(self, row: bool) -> dict[str, Constant]:

@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from convloom.backends.cuda.device import LARGEST_SHARED
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops import Chain
 
@@ -18,7 +19,8 @@ from convloom.ops import Chain
 #: a whole network in one kernel.
 RUNGS = ("naive", "fused", "tiled", "warp", "async", "sparse", "onchip")
 
-Build = Callable[[Node, Mapping[str, TensorSpec]], Selection | None]
+#: What takes a node and the specs of its tensors; on rung ``onchip`` a block's memory as well.
+Build = Callable[..., Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
@@ -102,8 +104,12 @@ FAMILIES = {
 }
 
 
-def select_kernel(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
+def select_kernel(
+    node: Node, specs: Mapping[str, TensorSpec], kernels: str, shared: int = LARGEST_SHARED
+) -> Selection | None:
     """The kernel of the highest rung, up to ``kernels``, that serves ``node``; None without one.
+
+    ``shared`` is how many bytes of shared memory a block may have, which whole networks ask.
 
     Raises ValueError if ``kernels`` is neither ``auto`` nor a rung.
     """
@@ -113,17 +119,18 @@ def select_kernel(node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> 
     ladder = _ladder(node.op.name)
     for rung in reversed(RUNGS[: highest + 1]):
         build = ladder.get(rung)
-        selection = build(node, specs) if build else None
+        limit = (shared,) if rung == "onchip" else ()
+        selection = build(node, specs, *limit) if build else None
         if selection is not None:
             return selection
     return None
 
 
-def refusal(node: Node, specs: Mapping[str, TensorSpec]) -> str:
+def refusal(node: Node, specs: Mapping[str, TensorSpec], shared: int = LARGEST_SHARED) -> str:
     """Why a chain of layers does not run on chip, in a clause; empty for any other op."""
     if not isinstance(node.op, Chain):
         return ""
-    return str(importlib.import_module(f"{__name__}.chain").refusal(node, specs))
+    return str(importlib.import_module(f"{__name__}.chain").refusal(node, specs, shared))
 
 
 @cache

@@ -33,30 +33,31 @@ _STEP_FED = ("images", "labels", "scale", "shift", "order", "draws", "clock")
 _REDUCE_FED = ("rates", "hyper", "counter", "clock", "losses", "corrects")
 
 
-def refusal(node: Node, specs: Specs) -> str:
+def refusal(node: Node, specs: Specs, limit: int) -> str:
     """Why a chain does not qualify, in one phrase; empty if it does."""
     try:
-        _build(node, specs)
+        _build(node, specs, limit)
     except UnfitError as reason:
         return str(reason)
     return ""
 
 
-def _on_chip(node: Node, specs: Specs) -> Selection | None:
+def on_chip(node: Node, specs: Specs, limit: int) -> Selection | None:
+    """Serves chains whose blocks need no more than ``limit`` bytes of shared memory."""
     try:
-        return _build(node, specs)
+        return _build(node, specs, limit)
     except UnfitError:
         return None
 
 
-def _build(node: Node, specs: Specs) -> Selection:
-    return _Launches(node, specs).selection()
+def _build(node: Node, specs: Specs, limit: int) -> Selection:
+    return _Launches(node, specs, limit).selection()
 
 
 class _Launches:
     """The launches of a chain. Raises UnfitError on construction, where it does not qualify."""
 
-    def __init__(self, node: Node, specs: Specs) -> None:
+    def __init__(self, node: Node, specs: Specs, limit: int) -> None:
         self.node, self.chain = node, cast(Chain, node.op)
         self.names: Operands[str] = self.chain.operands(node.inputs)
         self.n = specs[self.names.x].shape[0]
@@ -66,7 +67,7 @@ class _Launches:
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
         form = Exact if self.chain.precision == FP32 else OnChip
-        self.kernel = form.best(stages, self._mode())
+        self.kernel = form.best(stages, self._mode(), limit)
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}
@@ -220,6 +221,6 @@ def _tensor(name: str | None) -> Argument:
 
 
 LADDER = {
-    (name, "onchip"): _on_chip
+    (name, "onchip"): on_chip
     for name in ("ChainForward", "ChainEvaluate", "ChainGradient", "ChainUpdate")
 }
