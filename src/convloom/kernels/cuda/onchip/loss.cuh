@@ -27,10 +27,7 @@ struct Loss {
 
         // The label of the image that this warp will take, asked for early.
         __device__ __forceinline__ i64 label(const Samples<P>& samples) const {
-            return P::MODE == 0 ? 0 : source.label(samples[threadIdx.x / 32]);
-        __device__ __forceinline__ i64 label(i64 first) const {
-            const i64 image = threadIdx.x / 32 % int(P::IMAGES);
-            return P::MODE == 0 ? 0 : source.label(least(first + image, n - 1));
+            return P::MODE == 0 ? 0 : source.label(samples[threadIdx.x / 32 % int(P::IMAGES)]);
         }
     };
 
