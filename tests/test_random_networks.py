@@ -101,9 +101,8 @@ def recipe(seed: int, classes: int = 0) -> Recipe:
     for _ in range(draw.randint(2, 7)):
         if draw.random() < 0.25:
             at = draw.randrange(len(made.shapes))
-        at = draw.choice((_conv, _conv, _conv, _pool, _relu, _residual, _branches, _again))(
-            draw, made, at
-        )
+        kinds = (_conv, _conv, _conv, _pool, _relu, _residual, _branches, _again, _spatial)
+        at = draw.choice(kinds)(draw, made, at)
     if classes or draw.random() < 0.7:
         at = _head(draw, made, at, classes or draw.choice((1, 3, 17)))
     if made.steps == []:
@@ -138,6 +137,31 @@ def _pool(draw: random.Random, made: Recipe, at: int) -> int:
     kernel = draw.choice((1, 2, (1, 2)))  # means of 1, 2 or 4 are exact in binary
     padding, counts = draw.choice((0, 0, 1)) if kernel == 2 else 0, draw.random() < 0.5
     return made.apply(at, "AvgPool2d", kernel, stride, padding, ceil_mode, counts) or at
+
+
+def _spatial(draw: random.Random, made: Recipe, at: int) -> int:
+    """A layer that moves pixels, or a convolution the other way."""
+    channels = made.shapes[at][0]
+    kind = draw.choice(("transposed", "transposed", "pad", "maximum", "upsample"))
+    if kind == "transposed":
+        filters, groups = draw.choice((1, 3, 4)), draw.choice((1, 1, channels))
+        kernel, stride = draw.choice(_KERNELS), draw.choice((1, 2, (2, 1)))
+        more = 1 if stride == 2 and draw.random() < 0.5 else 0
+        padding, bias = draw.choice((0, 0, 1)), draw.random() < 0.6
+        out = made.apply(
+            at, "ConvTranspose2d", channels, filters * groups, kernel, stride, padding, more,
+            groups, bias,
+        )  # fmt: skip
+        return at if out is None else _relu(draw, made, out) if draw.random() < 0.5 else out
+    if kind == "pad":
+        layer = draw.choice(("ZeroPad2d", "ReflectionPad2d", "ReplicationPad2d"))
+        return made.apply(at, layer, tuple(draw.choice((0, 1, 2)) for _ in range(4))) or at
+    if kind == "maximum":
+        size = tuple(draw.choice((1, 2, 3, 5)) for _ in range(2))
+        return made.apply(at, "AdaptiveMaxPool2d", size) or at
+    if max(made.shapes[at][1:]) > 12:
+        return at
+    return made.apply(at, "Upsample", None, draw.choice((2, (1, 3)))) or at
 
 
 def _relu(draw: random.Random, made: Recipe, at: int) -> int:
