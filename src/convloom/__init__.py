@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convloom import data, nn, optim
+    from convloom import convnet, data, nn, optim
     from convloom.ir.errors import ConvloomError, ShapeError
     from convloom.nn import concat
     from convloom.training import Trainer, compile, load, train_many, vjp
@@ -28,7 +28,7 @@ _HOMES = {
     "train_many": "convloom.training",
     "vjp": "convloom.training",
 }
-_SUBMODULES = frozenset({"data", "nn", "optim"})
+_SUBMODULES = frozenset({"convnet", "data", "nn", "optim"})
 
 __all__ = [
     "ConvloomError",
@@ -37,6 +37,7 @@ __all__ = [
     "__version__",
     "compile",
     "concat",
+    "convnet",
     "data",
     "load",
     "nn",
@@ -48,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        if name == "nn":
+        if name in ("convnet", "nn"):
             importlib.import_module("convloom.training")  # what Module.predict runs on
         return importlib.import_module(f"convloom.{name}")
     if name not in _HOMES:

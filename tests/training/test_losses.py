@@ -77,7 +77,7 @@ def compare(
 
 
 @pytest.mark.parametrize("device", ["reference", "cpu"])
-@pytest.mark.parametrize(("loss", "peer", "end"), VALUES, ids=str)
+@pytest.mark.parametrize(("loss", "peer", "end"), VALUES, ids=[str(case[0]) for case in VALUES])
 def test_values(loss: Any, peer: Any, end: tuple[str, ...], device: str) -> None:
     ours, theirs = twins(end)
     compare(ours, loss, batch()[1], theirs, peer, batch()[1], device)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
+from convloom.convnet.net import Net, load
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.rules import Rules, read_rules
 
-__all__ = ["ConfigError", "Network", "Rules", "describe", "read_network", "read_rules"]
+__all__ = [
+    "ConfigError",
+    "Net",
+    "Network",
+    "Rules",
+    "describe",
+    "load",
+    "read_network",
+    "read_rules",
+]

@@ -36,7 +36,7 @@ from convloom.backends.cpu.selectors.conv2d_sparse import (
     sparse_grad,
     sparse_pays,
 )
-from convloom.backends.selecting import activation_constants, mask_constants
+from convloom.backends.selecting import activation_constants
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from convloom.ops.fused import (
@@ -125,7 +125,6 @@ def _fprop(
             None if pool else lanes_fprop(problem, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
         )
     if problem.pointwise and not pool:
-        epilogue = {**epilogue, "MASK": 0}
         return _pointwise(problem, False, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
     return _strip_fprop(problem, Tensor(x), Tensor(w), bias, outputs, epilogue, pool)
 
@@ -217,7 +216,7 @@ def _pointwise(
         "conv2d_pointwise",
         epilogue,
         {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
-        {"CHUNK": chunk, "BLOCK": block, "STAGED": int(staged)},
+        {"MASK": int(mask != ABSENT), "CHUNK": chunk, "BLOCK": block, "STAGED": int(staged)},
     )
     pack, nbytes = packing(problem, tile.block, flip, w, Workspace())
     main = Phase(
@@ -241,14 +240,13 @@ def _dgrad(
     if mask != ABSENT and not _alike(specs[node.inputs[2]], specs[dx]):
         return None
     problem = problem_of(op, specs[dx], specs[w], specs[dy]).canonical()
-    masks = mask_constants(op)
     if problem.many_groups:
-        return lanes_dgrad(problem, Tensor(dy), Tensor(w), mask, Tensor(dx), masks)
+        return lanes_dgrad(problem, Tensor(dy), Tensor(w), mask, Tensor(dx))
     if problem.pointwise:
-        epilogue = {"BIAS": 0, "ACT": 0, **masks}
-        return _pointwise(problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), epilogue, mask)
-    tensors = (Tensor(dy), ABSENT, Tensor(w), mask, Tensor(dx))
-    phases, nbytes = _dgrad_phases(problem, *tensors, masks, 0)
+        return _pointwise(
+            problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), {"BIAS": 0, "ACT": 0}, mask
+        )
+    phases, nbytes = _dgrad_phases(problem, Tensor(dy), ABSENT, Tensor(w), mask, Tensor(dx), 0)
     return Selection("dense", "conv2d_dgrad", CpuLaunch(phases), nbytes)
 
 
@@ -259,7 +257,6 @@ def _dgrad_phases(
     w: Argument,
     mask: Argument,
     dx: Argument,
-    masks: Mapping[str, int],
     workspace: int,
 ) -> tuple[tuple[Phase, ...], int]:
     """Pack and main phase, and the workspace they need from offset ``workspace`` on."""
@@ -282,7 +279,7 @@ def _dgrad_phases(
         "conv2d_dgrad",
         problem.constants,
         _tile_constants(tile),
-        masks,
+        MASK=int(mask != ABSENT),
         POOL=int(index != ABSENT),
     )
     place = Workspace(workspace)
@@ -448,8 +445,7 @@ def _dense_pooled_grad(problem: Problem, t: SparseTensors) -> Selection:
     phases, nbytes = _wgrad_phases(problem, t.x, t.dyp, t.index, t.dw, t.db)
     if t.dx != ABSENT:
         mask = t.x if t.masked else ABSENT
-        masks = {"MASK": int(t.masked)}
-        more, own = _dgrad_phases(problem, t.dyp, t.index, t.w, mask, t.dx, masks, 0)
+        more, own = _dgrad_phases(problem, t.dyp, t.index, t.w, mask, t.dx, 0)
         phases, nbytes = (*phases, *more), max(nbytes, own)
     return Selection("dense", "conv2d_wgrad", CpuLaunch(phases), nbytes)
 

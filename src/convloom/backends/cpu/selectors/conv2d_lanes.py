@@ -56,14 +56,9 @@ def lanes_fprop(
 
 
 def lanes_dgrad(
-    problem: Problem,
-    dy: Argument,
-    w: Argument,
-    mask: Argument,
-    dx: Argument,
-    masks: Mapping[str, int],
+    problem: Problem, dy: Argument, w: Argument, mask: Argument, dx: Argument
 ) -> Selection:
-    """Input gradient with a mask, as ``masks`` says."""
+    """Input gradient with a ReLU mask."""
     (uh, uw), (dh, dw), (ph, pw) = (
         problem.geometry.stride,
         problem.geometry.dilation,
@@ -79,7 +74,7 @@ def lanes_dgrad(
         "conv2d_lanes_dgrad",
         problem.constants,
         _sides(problem, flip=True),
-        {**masks, "PC": _columns(max(1, problem.w // uw))},
+        {"MASK": int(mask != ABSENT), "PC": _columns(max(1, problem.w // uw))},
     )
     pack, nbytes = _pack(problem, w, flip=True)
     main = Phase(

@@ -1,0 +1,72 @@
+"""Layers of a network file as modules: nn's operations with the meaning that they had in 2012."""
+
+from __future__ import annotations
+
+from convloom.convnet.layers import (
+    Apply,
+    Blur,
+    Concat,
+    Conv,
+    EltSum,
+    Extent,
+    Fc,
+    HalfSparse,
+    Mirror,
+    Nailbed,
+    Norm,
+    Pool,
+    Softmax,
+)
+from convloom.convnet.modules.base import Piece
+from convloom.convnet.modules.conv import ConvPiece
+from convloom.convnet.modules.dense import FcPiece
+from convloom.convnet.modules.fixed import (
+    ApplyPiece,
+    ConcatPiece,
+    DropPiece,
+    ImagePiece,
+    NormPiece,
+    PoolPiece,
+    SamePiece,
+    SumPiece,
+)
+from convloom.convnet.network import Layer
+from convloom.convnet.rules import LayerRule
+from convloom.ir.errors import ConvloomError
+from convloom.nn import Parameter
+
+
+def piece_of(
+    layer: Layer, inputs: tuple[Extent, ...], rule: LayerRule, shared: list[Parameter | None]
+) -> Piece:
+    """The module of a layer that is neither data nor cost.
+
+    Args:
+        inputs: what flows in.
+        shared: for every input the parameter that another layer owns, or None.
+
+    Raises:
+        ConvloomError: what the layer asks for is not supported.
+    """
+    definition = layer.definition
+    if isinstance(definition, Conv):
+        return ConvPiece(definition, shared)
+    if isinstance(definition, Fc):
+        return FcPiece(definition, inputs, shared)
+    if isinstance(definition, Pool):
+        return PoolPiece(definition, rule)
+    if isinstance(definition, Norm):
+        return NormPiece(definition, rule)
+    if isinstance(definition, HalfSparse):
+        return DropPiece(definition, rule)
+    if isinstance(definition, Blur | Nailbed | Mirror):
+        return ImagePiece(definition)
+    if isinstance(definition, EltSum):
+        return SumPiece(definition)
+    if isinstance(definition, Concat):
+        return ConcatPiece()
+    if isinstance(definition, Apply):
+        return ApplyPiece(definition)
+    if isinstance(definition, Softmax):
+        return SamePiece()
+    raise ConvloomError(f"layers of type {layer.type} are not supported yet")

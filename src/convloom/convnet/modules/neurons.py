@@ -1,0 +1,41 @@
+"""Neurons as operations."""
+
+from __future__ import annotations
+
+from convloom.convnet.neurons import Neuron
+from convloom.ir.errors import ConvloomError
+from convloom.nn import functional
+from convloom.nn.tensor import SymbolicTensor
+
+#: {neuron: kind in ops/activation.py and the parameters that the neuron does not have itself}.
+_KINDS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "logistic": ("sigmoid", ()),
+    "abs": ("abs", (-1.0,)),
+    "square": ("square", ()),
+    "sqrt": ("sqrt", ()),
+    "softrelu": ("softplus", (1.0, 4.0)),
+    "tanh": ("tanh", ()),
+    "linear": ("linear", ()),
+    "drelu": ("drelu", ()),
+}
+
+
+def apply_neuron(x: SymbolicTensor, neuron: Neuron) -> SymbolicTensor:
+    """What a neuron makes of a tensor.
+
+    Raises:
+        ConvloomError: nrelu, whose noise is not supported.
+    """
+    if neuron.kind == "ident":
+        return x
+    if neuron.kind == "relu":
+        return functional.relu(x)
+    if neuron.kind == "brelu":
+        return functional.hardtanh(x, 0.0, neuron.parameters[0])
+    if neuron.kind not in _KINDS:
+        raise ConvloomError(
+            f"the neuron {neuron} adds noise to what it passes, which is not supported; relu is "
+            "the same without noise"
+        )
+    kind, fixed = _KINDS[neuron.kind]
+    return functional.activation(x, kind, *(fixed or neuron.parameters))

@@ -1,0 +1,150 @@
+"""A network file as a network: ``load`` gives a Module that trains as any other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from convloom.convnet.costs import Cost, cost_of
+from convloom.convnet.errors import ConfigError
+from convloom.convnet.layers.base import Initial
+from convloom.convnet.modules import piece_of
+from convloom.convnet.modules.base import Piece, Weights
+from convloom.convnet.modules.neurons import apply_neuron
+from convloom.convnet.network import Data, Layer, Network, read_network
+from convloom.convnet.rules import LayerRule, Rules, read_rules
+from convloom.ir.errors import ConvloomError, ShapeError
+from convloom.nn import Module, Parameter
+from convloom.nn.parameter import WeightsError
+from convloom.nn.tensor import SymbolicTensor
+
+
+class Net(Module):
+    """The network of a layer file; each layer is a module by its section's name.
+
+    The output is what the cost compares with the labels: the input of the softmax for a
+    ``cost.logreg``, of the logistic neuron for a ``cost.crossent2``. ``loss`` is that cost.
+
+    Raises:
+        ConfigError: a layer that is not supported, or not exactly one cost.
+    """
+
+    def __init__(self, network: Network, rules: Rules) -> None:
+        super().__init__()
+        self.network = network
+        self.rules = rules
+        self._pieces: dict[str, Piece] = {}
+        for layer in network.layers:
+            if not isinstance(layer.definition, Data) and not layer.is_cost:
+                self._pieces[layer.name] = self._piece(layer)
+                self.add_module(layer.name, self._pieces[layer.name])
+        self.cost = self._only_cost()
+        data = next(one.extent for one in network.layers if _is_images(one))
+        self.input_shape = (data.channels, data.side, data.side)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was remedied or ignored in the two files."""
+        return (*self.network.notes, *self.rules.notes)
+
+    def forward(self, x: SymbolicTensor) -> SymbolicTensor:
+        values: dict[str, SymbolicTensor] = {}
+        for layer in self.network.layers:
+            if _is_images(layer):
+                values[layer.name] = x
+            elif layer.name in self._pieces:
+                self._run(layer, values)
+        return values[self.cost.output]
+
+    def _run(self, layer: Layer, values: dict[str, SymbolicTensor]) -> None:
+        """One layer and its neuron; layers that only labels lead to belong to the cost."""
+        if any(name not in values for name in layer.inputs):
+            return
+        value = self._pieces[layer.name](*(values[name] for name in layer.inputs))
+        if layer.name != self.cost.output or self.cost.with_neuron:
+            value = apply_neuron(value, layer.neuron)
+        values[layer.name] = value
+
+    def to_convnet(self) -> dict[str, np.ndarray]:
+        """{``conv1/weights/0``: matrix, ``conv1/biases``: vector} in the layouts of 2012."""
+        return {
+            f"{name}/{key}": array
+            for name, piece in self._pieces.items()
+            for key, array in piece.export().items()
+        }
+
+    def from_convnet(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take parameters as ``to_convnet`` gives them.
+
+        Raises:
+            WeightsError: arrays that are missing, extra, or of another size; nothing is changed.
+        """
+        wanted = self.to_convnet()
+        missing, extra = wanted.keys() - arrays.keys(), arrays.keys() - wanted.keys()
+        if missing or extra:
+            raise WeightsError(
+                f"the network has no {', '.join(sorted(extra)) or 'others'}; "
+                f"there must also be {', '.join(sorted(missing)) or 'no more'}"
+            )
+        for name, array in wanted.items():
+            if np.shape(arrays[name]) != array.shape and np.size(arrays[name]) != array.size:
+                raise WeightsError(
+                    f"{name} must have shape {array.shape}, it has {np.shape(arrays[name])}"
+                )
+        for name, piece in self._pieces.items():
+            own = {key: np.asarray(arrays[f"{name}/{key}"]) for key in piece.export()}
+            piece.restore(own)
+
+    def _piece(self, layer: Layer) -> Piece:
+        network = self.network
+        initial = getattr(layer.definition, "initial", None)
+        shared = self._shared(initial) if isinstance(initial, Initial) else []
+        inputs = tuple(network[name].extent for name in layer.inputs)
+        rule = self.rules.layers.get(layer.name, LayerRule())
+        try:
+            return piece_of(layer, inputs, rule, shared)
+        except (ConvloomError, ShapeError) as error:
+            raise ConfigError(str(error), network.file, layer.name, line=layer.line) from error
+
+    def _shared(self, initial: Initial) -> list[Parameter | None]:
+        return [None if source is None else self._weight(*source) for source in initial.shared]
+
+    def _weight(self, name: str, index: int) -> Parameter:
+        weights = self._pieces[name].get_submodule("weights")
+        assert isinstance(weights, Weights)
+        return weights[index]
+
+    def _only_cost(self) -> Cost:
+        costs = [layer for layer in self.network.layers if layer.is_cost]
+        if len(costs) != 1:
+            names = ", ".join(layer.name for layer in costs) or "none"
+            raise ConfigError(f"needs exactly one cost to train, it has {names}", self.network.file)
+        return cost_of(costs[0], self.network, self.rules)
+
+
+def load(
+    layers: str | Path,
+    params: str | Path,
+    input_size: int = 224,
+    *,
+    classes: int | None = None,
+    strict: bool = False,
+) -> Net:
+    """The network of a layer file and its parameter file.
+
+    Args:
+        input_size: height and width of the images, in pixels.
+        classes: classes of the data set; only a treefc needs them.
+        strict: refuse what the original refused.
+
+    Raises:
+        ConfigError: what breaks a rule or is not supported, with file, section and key.
+    """
+    network = read_network(layers, input_size, classes=classes, strict=strict)
+    return Net(network, read_rules(params, network, strict=strict))
+
+
+def _is_images(layer: Layer) -> bool:
+    return isinstance(layer.definition, Data) and layer.definition.index == 0

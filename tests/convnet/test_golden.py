@@ -1,0 +1,177 @@
+"""The modules of network files against cuda-convnet's golden vectors, in float64 and on the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convloom.backends import get_backend
+from convloom.compiler import compile_graph, differentiate
+from convloom.compiler.interpret import interpret
+from convloom.convnet.layers import Concat, Conv, EltSum, Extent, Fc, Local, Window
+from convloom.convnet.layers.base import Initial
+from convloom.convnet.layers.pool import Pool
+from convloom.convnet.modules import piece_of
+from convloom.convnet.modules.base import Piece
+from convloom.convnet.network import Layer
+from convloom.convnet.neurons import IDENTITY
+from convloom.convnet.rules import LayerRule
+from convloom.convnet.schedules import RateSchedule
+from convloom.ir import Graph, Role, TensorSpec
+from convloom.nn.tensor import SymbolicTensor
+from convloom.nn.tracing import Tracer
+from tests.golden import load, names
+
+Arrays = dict[str, np.ndarray]
+
+
+#: What is refused: random channels, the greatest magnitude, a first window inside the image.
+REFUSED = ("conv_randsparse", "pool_maxabs", "pool_max_outputsX")
+
+
+def known(layer: str) -> list[Any]:
+    return [case for case in names(layer) if case not in REFUSED]
+
+
+def piece(definition: Any, inputs: tuple[Extent, ...]) -> Piece:
+    layer = Layer("one", "one", (), definition, Extent(0), 0, IDENTITY, 0, 1)
+    rule = LayerRule(scale=0.5, pow=0.75, do_max=True)
+    return piece_of(layer, inputs, rule, [])
+
+
+def rows(array: np.ndarray) -> np.ndarray:
+    """(…, N) as (N, count)."""
+    return np.ascontiguousarray(array.reshape(-1, array.shape[-1]).T)
+
+
+def check(made: Piece, arrays: Arrays, device: str) -> None:
+    """Output, input gradients and parameter gradients are those of the golden vectors."""
+    names = sorted(name for name in arrays if name[0] == "x")
+    weights = {f"weights/{n[1:]}": arrays[n] for n in arrays if n[0] == "w" and n[1:].isdigit()}
+    if weights:
+        made.restore({**weights, "biases": arrays["b"]})
+    values = {name: images(arrays[name]) for name in names}
+    graph = traced(made, values, images(arrays["g"]))
+    values |= {"dy": images(arrays["g"]), **made.state_dict()}
+    found = evaluated(graph, values, device)
+    tolerance = 1e-6 if device == "reference" else 1e-4
+    near = {"rtol": tolerance, "atol": tolerance}
+    np.testing.assert_allclose(found[graph.outputs[0]], images(arrays["y"]), **near)
+    for name in names:
+        np.testing.assert_allclose(found[f"{name}.grad"], images(arrays[f"d{name}"]), **near)
+    if weights:
+        for name, parameter in made.named_parameters():
+            parameter.data = found[f"{name}.grad"].astype(np.float32)
+        exported = made.export()
+        for key in weights:
+            np.testing.assert_allclose(exported[key], arrays[f"dw{key[-1]}"], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(exported["biases"], arrays["db"], rtol=1e-4, atol=1e-4)
+
+
+def images(array: np.ndarray) -> np.ndarray:
+    """(…, N) as (N, …)."""
+    return np.ascontiguousarray(np.moveaxis(array, -1, 0))
+
+
+def traced(made: Piece, inputs: Arrays, dy: np.ndarray) -> Graph:
+    """The piece and its gradients in every input and parameter, for the gradient ``dy``."""
+    tracer = Tracer(made)
+    tracer.builder.declare("dy", TensorSpec(dy.shape), Role.INPUT)
+    for name, value in inputs.items():
+        tracer.builder.declare(name, TensorSpec(value.shape), Role.INPUT)
+    for name, parameter in made.named_parameters():
+        tracer.builder.declare(name, TensorSpec(parameter.shape), Role.PARAMETER)
+    y = made(*(SymbolicTensor(tracer, name) for name in inputs))
+    tracer.builder.outputs.append(y.name)
+    wanted = [*inputs, *(name for name, _ in made.named_parameters())]
+    return differentiate(tracer.builder.build(), y.name, "dy", wanted)
+
+
+def evaluated(graph: Graph, values: Arrays, device: str) -> Arrays:
+    """Output and gradients, by the references in float64 or by the CPU's kernels."""
+    names = {graph.outputs[0]: graph.outputs[0]}
+    names |= {f"{source}.grad": grad for source, grad in graph.gradients.items()}
+    if device == "reference":
+        found = interpret(graph, {name: value.astype(np.float64) for name, value in values.items()})
+        return {name: np.asarray(found[tensor]) for name, tensor in names.items()}
+    backend = get_backend(device)
+    graph = graph.replacing(outputs=tuple(dict.fromkeys(names.values())))
+    plan = compile_graph(graph, backend)
+    executable = backend.executable(plan, backend.storage(plan))
+    for name, value in values.items():
+        executable.write(name, value.astype(np.float32))
+    executable.run()
+    return {name: executable.read(tensor) for name, tensor in names.items()}
+
+
+def conv(parameters: dict[str, Any], arrays: Arrays, kind: type[Conv]) -> Conv:
+    windows = []
+    for i, one in enumerate(parameters["inputs"]):
+        channels, side = arrays[f"x{i}"].shape[:2]
+        each = channels // one["groups"]
+        windows.append(
+            Window(channels, side, parameters["filters"] // one["groups"], one["fs"],
+                   one["stride"], one["pad"], one["groups"], each, False)
+        )  # fmt: skip
+    initial = Initial((0.1,) * len(windows), 0.0, (), (None,) * len(windows))
+    return kind(tuple(windows), initial, kind is Conv and parameters["sharedBiases"])
+
+
+@pytest.mark.parametrize("device", ("reference", "cpu"))
+@pytest.mark.parametrize("case", known("conv"))
+def test_convolutions(case: str, device: str) -> None:
+    found = load(case)
+    parameters, arrays = found.params, found.arrays
+    definition = conv(parameters, arrays, Conv)
+    check(piece(definition, ()), arrays, device)
+
+
+@pytest.mark.parametrize("device", ("reference", "cpu"))
+@pytest.mark.parametrize("case", names("local"))
+def test_locally_connected_layers(case: str, device: str) -> None:
+    found = load(case)
+    parameters, arrays = found.params, found.arrays
+    check(piece(conv(parameters, arrays, Local), ()), arrays, device)
+
+
+@pytest.mark.parametrize("device", ("reference", "cpu"))
+@pytest.mark.parametrize("case", names("fc"))
+def test_sums_of_products(case: str, device: str) -> None:
+    arrays = load(case).arrays
+    inputs = tuple(Extent(arrays[name].shape[0]) for name in ("x0", "x1"))
+    initial = Initial((0.1, 0.1), 0.0, (), (None, None))
+    check(piece(Fc(arrays["y"].shape[0], initial), inputs), arrays, device)
+
+
+@pytest.mark.parametrize("device", ("reference", "cpu"))
+@pytest.mark.parametrize("case", known("pool"))
+def test_pools(case: str, device: str) -> None:
+    found = load(case)
+    parameters, arrays = found.params, found.arrays
+    channels, side = arrays["x"].shape[:2]
+    pool = Pool(
+        parameters["pool"], Extent.image(channels, side), parameters["sizeX"],
+        parameters["stride"], parameters["start"], arrays["y"].shape[1],
+    )  # fmt: skip
+    check(piece(pool, ()), arrays, device)
+
+
+@pytest.mark.parametrize("case", names("eltsum", "concat"))
+def test_sums_and_rows(case: str) -> None:
+    found = load(case)
+    parameters, arrays = found.params, found.arrays
+    definition = EltSum(tuple(parameters["coeffs"])) if parameters else Concat()
+    check(piece(definition, ()), arrays, "reference")
+
+
+@pytest.mark.parametrize("case", names("schedule"))
+def test_schedules(case: str) -> None:
+    found = load(case)
+    parameters, arrays = found.params, found.arrays
+    schedule = RateSchedule(parameters["kind"], parameters["tgtFactor"])
+    schedule = dataclasses.replace(schedule, steps=parameters.get("numSteps", 1))
+    ours = [schedule.rate(parameters["base"], p) for p in arrays["progress"]]
+    np.testing.assert_allclose(ours, arrays["rate"], rtol=1e-12)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import convloom as cl
+from convloom.convnet.errors import ConfigError
+from convloom.convnet.net import Net, load
+from convloom.nn.parameter import WeightsError
+from tests.convnet.files import CONV, DATA, POOL, RULES, SMALL, TAIL, edited, network, rules
+
+
+def net(text: str = SMALL, learning: str = RULES, size: int = 16) -> Net:
+    made = network(text, size)
+    return Net(made, rules(learning, made))
+
+
+def test_a_file_is_a_network_that_trains(tmp_path: Path) -> None:
+    (tmp_path / "layers.cfg").write_text(SMALL)
+    (tmp_path / "params.cfg").write_text(RULES)
+    model = load(tmp_path / "layers.cfg", tmp_path / "params.cfg", 16)
+    assert model.input_shape == (3, 16, 16)
+    step = cl.compile(
+        model, model.cost.loss, cl.optim.SGD(lr=0.05, momentum=0.9),
+        batch_size=8, input_shape=model.input_shape, device="cpu",
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((8, 3, 16, 16)).astype(np.float32), np.arange(8) % 10
+    losses = [step(x, y) for _ in range(30)]
+    assert losses[-1] < 0.1 * losses[0]
+
+
+def test_weights_begin_as_the_file_says() -> None:
+    model = net(edited(SMALL, "initW=0.1", "initW=0.1\ninitB=0.5"))
+    weights = model.initialize(0).state_dict()
+    names = ["conv1.biases", "conv1.weights.0", "fc10.biases", "fc10.weights.0"]
+    assert sorted(weights) == names
+    assert weights["conv1.weights.0"].std() == pytest.approx(0.01, rel=0.1)
+    np.testing.assert_array_equal(weights["fc10.biases"], np.full(10, 0.5, np.float32))
+
+
+def test_parameters_go_and_come_in_the_layouts_of_2012() -> None:
+    model = net().initialize(0)
+    arrays = model.to_convnet()
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "conv1/weights/0": (75, 8),
+        "conv1/biases": (8,),
+        "fc10/weights/0": (8 * 8 * 8, 10),
+        "fc10/biases": (10,),
+    }
+    other = net().initialize(1)
+    other.from_convnet({name: array.reshape(array.shape) for name, array in arrays.items()})
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(other.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"conv1/biases": np.zeros(7)}, r"conv1/biases must have shape \(8,\), it has \(7,\)"),
+        ({"conv9/biases": np.zeros(7)}, "no conv9/biases"),
+    ],
+)
+def test_parameters_that_do_not_fit_change_nothing(
+    change: dict[str, np.ndarray], message: str
+) -> None:
+    model = net().initialize(0)
+    before = model.state_dict()
+    with pytest.raises(WeightsError, match=message):
+        model.from_convnet({**net().initialize(1).to_convnet(), **change})
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+def test_shared_weights_are_one_parameter() -> None:
+    twin = CONV.replace("[conv1]", "[conv2]").replace(
+        "channels=3", "channels=3\nweightSource=conv1"
+    )
+    both = edited(TAIL, "inputs=pool1", "inputs=pool1,conv2")
+    learning = RULES + RULES[: RULES.index("[fc10]")].replace("conv1", "conv2")
+    model = net(DATA + CONV + twin + POOL + both, learning).initialize(0)
+    assert "conv2.weights.0" not in model.state_dict()
+    assert model.trace((3, 16, 16), 2).specs["output"].shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("pool=max", "pool=maxabs", r"\[pool1\] pool=maxabs is not supported"),
+        ("pool=max", "pool=max\nstart=1", r"\[pool1\] start=1 is not supported"),
+        ("neuron=relu", "neuron=nrelu", "nrelu adds noise"),
+        ("type=softmax", "type=neuron\nneuron=relu", r"\[logprob\] needs a softmax layer"),
+    ],
+)
+def test_what_is_not_supported_says_so(old: str, new: str, message: str) -> None:
+    with pytest.raises(cl.ConvloomError, match=message):
+        net(edited(SMALL, old, new)).trace((3, 16, 16))
+
+
+def test_several_costs_are_refused() -> None:
+    second = TAIL[TAIL.index("[logprob]") :].replace("logprob", "second")
+    learning = RULES + RULES[RULES.index("[logprob]") :].replace("logprob", "second")
+    with pytest.raises(ConfigError, match="exactly one cost to train, it has logprob, second"):
+        net(SMALL + second, learning)
+
+
+def test_dropout_keeps_its_scale_in_training_and_multiplies_in_tests() -> None:
+    drop = "\n[hs1]\ntype=hs\ninputs=pool1\nkeep=0.5\n"
+    text = edited(SMALL, "inputs=pool1", "inputs=hs1").replace("[fc10]", drop + "[fc10]")
+    titles = [
+        node.title for node in net(text, RULES + "[hs1]\nenable=1\n").trace((3, 16, 16)).nodes
+    ]
+    assert any("Dropout" in title for title in titles)
+    off = net(text, RULES + "[hs1]\nenable=0\n").trace((3, 16, 16))
+    assert not any("Dropout" in node.title for node in off.nodes)
+    plain = net().initialize(0)
+    halved = net(text, RULES + "[hs1]\nenable=1\n")
+    halved.load_state_dict(plain.state_dict())
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    logits = [np.log(one.predict(x, device="cpu")) for one in (halved, plain)]
+    half, whole = (rows - rows.mean(axis=1, keepdims=True) for rows in logits)
+    np.testing.assert_allclose(half, 0.5 * whole, rtol=1e-3, atol=1e-5)
