@@ -51,8 +51,9 @@ def test_cpu(kernels: str) -> None:
 
 
 @pytest.mark.parametrize("rung", RUNGS)
-def test_cuda(rung: str) -> None:
+@pytest.mark.parametrize("device", ["cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_cuda(device: str, rung: str) -> None:
     trials = list(epilogue_trials())
-    served = check(trials, get_backend("cuda-sim"), rung)
+    served = check(trials, get_backend(device), rung)
     assert rung != "fused" or served == len(trials)
     assert rung not in ("tiled", "async", "warp") or served

@@ -17,7 +17,7 @@ from tests.ops.test_pointwise_loss import operands
 
 #: Shapes whose axes lie together in memory or apart, with tails.
 SOFTMAX = (
-    *(((n, k), 1) for n, k in ((1, 1), (3, 10), (33, 17), (2, 1000))),
+    *(((n, k), 1) for n, k in ((1, 1), (3, 10), (33, 17), (2, 1000), (2, 1031))),
     *(((2, 5, 9, 7), dim) for dim in (1, 2, 3)),
     ((1, 17, 3, 1), 1),
     ((2, 3, 19, 7), 2),

@@ -210,6 +210,9 @@ def problems() -> Iterator[Problem]:
         for dim in (1, 3):
             yield Softmax(dim, log), (image,), None
             yield SoftmaxGrad(dim, log), (image, image), None
+        for x in (f(4, 1000), f(4, 2000)):
+            yield Softmax(1, log), (x,), None
+            yield SoftmaxGrad(1, log), (x, x), None
     for kind in ("bce", "bce_logits"):
         loss = PointwiseLoss(kind)
         for x in (image, f(20_000, 10)):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from convloom.backends.cuda.launch import Argument, Tensor
-from convloom.backends.cuda.selectors.common import Builder, Specs, dtypes
+from convloom.backends.cuda.selectors.common import Builder, Specs, ceil_div, dtypes
 from convloom.backends.selecting import around
 from convloom.ir import Node, Selection
 from convloom.ops import Softmax, SoftmaxGrad
+
+#: Elements of a row that a lane keeps in registers.
+_KEPT = 32
 
 
 def _naive(node: Node, specs: Specs) -> Selection | None:
@@ -41,6 +44,8 @@ def _built(node: Node, specs: Specs, rung: str) -> Selection | None:
     threads = rows
     if rung == "warp":
         constants["LANES"] = min(32, 1 << max(classes - 1, 0).bit_length())
+        each = ceil_div(classes, constants["LANES"])
+        constants["EACH"] = each if each <= _KEPT else 0
         threads = rows * constants["LANES"]
     else:
         facts.append(inner)
