@@ -46,7 +46,7 @@ class InterpretedEngine:
             name: value for name, value in model.state_dict().items() if name in graph.roles
         }
         for name in graph.named(Role.STATE):
-            self.held[name] = np.zeros(graph.specs[name].shape, np.float32)
+            self.held.setdefault(name, np.zeros(graph.specs[name].shape, np.float32))
         self.held["counter"] = np.array([seed, 0], np.uint64)
         self.hyper = np.zeros(len(HYPER))
         self.set_hyper(**optimizer.hyper(0))

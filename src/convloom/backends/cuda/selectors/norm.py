@@ -39,8 +39,8 @@ from convloom.ops import (
 
 #: Threads of a block of rows, and rows of a thread below which a chunk is not worth its sums.
 _THREADS, _ROWS = 256, 8
-#: Blocks that sum, at most: enough to fill a GPU a few times, few enough to add up.
-_BLOCKS = 1024
+#: Blocks that sum, at most: four for each multiprocessor of an H200, all of them at once.
+_BLOCKS = 528
 #: Rows a chunk of the naive rung takes.
 _NAIVE_ROWS = 256
 
@@ -83,20 +83,26 @@ class _Rows:
     def shortest(self) -> int:
         """Chunks of an image, as many as there may be: for kernels that need not add them up."""
         if self.rung == "naive":
-            return ceil_div(self.rows, _NAIVE_ROWS)
-        return ceil_div(self.rows, _THREADS // self.tile["ACROSS"] * _ROWS)
+            return _even(self.rows, ceil_div(self.rows, _NAIVE_ROWS))
+        return _even(self.rows, ceil_div(self.rows, _THREADS // self.tile["ACROSS"] * _ROWS))
 
     @property
     def chunks(self) -> int:
         """Chunks of an image in kernels that sum."""
         if self.rung == "naive":
             return self.shortest
-        return min(self.shortest, max(1, _BLOCKS // max(1, self.columns * self.images)))
+        most = min(self.shortest, max(1, _BLOCKS // max(1, self.columns * self.images)))
+        return _even(self.rows, most)
 
     @property
     def facts(self) -> tuple[int, int, int]:
         """What kernels that sum take: channels, rows and chunks of an image."""
         return self.channels, self.rows, self.chunks
+
+
+def _even(rows: int, chunks: int) -> int:
+    """Chunks of one length that ``rows`` take, about as many as asked for; none is empty."""
+    return ceil_div(rows, ceil_div(rows, chunks)) if chunks else 0
 
 
 class _Steps:
@@ -250,23 +256,13 @@ def _statistics(
 def _inference(steps: _Steps, op: BatchNormInference, inputs: list[Argument], y: Argument) -> None:
     weights = inputs[1 : 1 + 2 * op.affine]
     mean, variance = inputs[1 + 2 * op.affine :][:2]
-    scale = _scale(steps.build, op, variance, steps.rows.channels, weights)
+    scale = steps.row()
+    channels = steps.rows.channels
+    arguments = (variance, scale, channels, float(op.eps), *_first(weights))
+    flags = {"AFFINE": int(op.affine)}
+    steps.build.each("batch_norm_scale/naive", flags, arguments, channels)
     tail = op if isinstance(op, FusedBatchNormInference) else None
     _apply(steps, (inputs[0], mean, scale, y), weights, inputs[-1], tail)
-
-
-def _scale(
-    build: Builder,
-    op: BatchNormInference,
-    variance: Argument,
-    channels: int,
-    weights: list[Argument],
-) -> Workspace:
-    """weight / sqrt(variance + eps)."""
-    scale = build.workspace(4 * channels)
-    arguments = (variance, scale, channels, float(op.eps), *_first(weights))
-    build.each("batch_norm_scale/naive", {"AFFINE": int(op.affine)}, arguments, channels)
-    return scale
 
 
 def _apply(
@@ -389,11 +385,10 @@ def _fold(node: Node, specs: Specs) -> Selection | None:
     inputs: list[Argument] = [Tensor(name) for name in node.inputs]
     bias, weights = inputs[1 : 1 + op.bias], inputs[1 + op.bias : -2]
     filters, size = w.shape[0], math.prod(w.shape[1:])
-    scale = _scale(build, op, inputs[-1], filters, weights)
     outputs = tuple(Tensor(name) for name in node.outputs)
     constants = {"AFFINE": int(op.affine), "BIAS": int(op.bias)}
-    shift = (*_first(weights[1:]), *_first(bias))
-    arguments = (inputs[0], scale, inputs[-2], *outputs, filters, size, *shift)
+    rows = (*_first(weights), *_first(weights[1:]), *_first(bias))
+    arguments = (inputs[0], *inputs[-2:], *outputs, filters, size, float(op.eps), *rows)
     build.each("fold_batch_norm/naive", constants, arguments, w.size)
     return build.selection("naive", "fold_batch_norm")
 

@@ -83,7 +83,8 @@ def _tiled(
     if op.blocked or 4 * lines * _WARPS * (channels + op.size) > _SHARED:
         return None
     pixels = n * height * width
-    constants = {"C": channels, "LOW": op.low, "HIGH": op.high}
+    quarters = 3 if op.beta == 0.75 else 0
+    constants = {"C": channels, "LOW": op.low, "HIGH": op.high, "QUARTERS": quarters}
     blocks = min(ceil_div(pixels, _WARPS), _BLOCKS)
     build.add(f"{name}/tiled", constants, (*tensors, pixels, *numbers), blocks, THREADS)
     return name

@@ -14,13 +14,14 @@ __global__ void batch_norm_finish_naive(const f32* partials, i64 channels, i64 r
                                         f32 momentum, const i64* batches) {
     const i64 c = global_thread();
     if (c >= channels) return;
+    const i64 length = ceil_div(rows, greatest(chunks, 1));
     f64 m = 0.0, squares = 0.0;
     for (i64 i = 0; i < chunks; ++i)
-        m += rows_of_chunk(i, rows, chunks) * f64(partials[2 * i * channels + c]);
+        m += rows_of_chunk(i, rows, length) * f64(partials[2 * i * channels + c]);
     m /= f64(rows);
     for (i64 i = 0; i < chunks; ++i) {
         const f64 d = partials[2 * i * channels + c] - m;
-        squares += partials[(2 * i + 1) * channels + c] + rows_of_chunk(i, rows, chunks) * d * d;
+        squares += partials[(2 * i + 1) * channels + c] + rows_of_chunk(i, rows, length) * d * d;
     }
     const BatchNorm norm = {scale,        mean,     invstd,       weight,   old_mean,
                             old_variance, new_mean, new_variance, momentum, batches};

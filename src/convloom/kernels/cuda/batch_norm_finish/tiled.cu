@@ -30,17 +30,18 @@ __global__ void __launch_bounds__(1024)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 c = i64(blockIdx.x) * 32 + lane;
     const bool inside = c < channels;
+    const i64 length = ceil_div(rows, greatest(chunks, 1));
     f64 m = 0.0, squares = 0.0;
     if (inside)
 #pragma unroll 4
         for (i64 i = warp; i < chunks; i += FINISH_WARPS)
-            m += rows_of_chunk(i, rows, chunks) * f64(partials[2 * i * channels + c]);
+            m += rows_of_chunk(i, rows, length) * f64(partials[2 * i * channels + c]);
     m = sum_over_warps(m, part) / f64(rows);
     if (inside)
 #pragma unroll 4
         for (i64 i = warp; i < chunks; i += FINISH_WARPS) {
             const f64 d = partials[2 * i * channels + c] - m;
-            const f64 n = rows_of_chunk(i, rows, chunks);
+            const f64 n = rows_of_chunk(i, rows, length);
             squares += partials[(2 * i + 1) * channels + c] + n * d * d;
         }
     squares = sum_over_warps(squares, part);

@@ -15,6 +15,15 @@ struct Response {
     __device__ __forceinline__ f32 factor(f32 d) const {
         return exponential(-beta * natural_log(d));
     }
+    // d^-beta; with QUARTERS = 3, beta is 3/4, and two roots do where d is positive and finite.
+    template <i64 QUARTERS>
+    __device__ __forceinline__ f32 quick_factor(f32 d) const {
+        if constexpr (QUARTERS == 3) {
+            const f32 root = rsqrtf(d);
+            if (d > 0.0f && root > 0.0f) return root * (root * rsqrtf(root));
+        }
+        return factor(d);
+    }
 };
 
 // The window around channel c: LOW neighbours below and HIGH above; or its block of BLOCK channels.

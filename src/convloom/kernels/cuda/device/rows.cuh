@@ -13,10 +13,10 @@ struct Rows {
     i64 last;
 };
 
-// Chunk `item` of images of `rows` rows, each cut into `chunks`.
+// Chunk `item` of images of `rows` rows, each cut into `chunks` of one length but for the last.
 __device__ __forceinline__ Rows chunk_of_rows(i64 item, i64 rows, i64 chunks) {
-    const i64 image = item / chunks, chunk = item % chunks;
-    return {image, image * rows + rows * chunk / chunks, image * rows + rows * (chunk + 1) / chunks};
+    const i64 image = item / chunks, first = item % chunks * ceil_div(rows, chunks);
+    return {image, image * rows + first, image * rows + least(first + ceil_div(rows, chunks), rows)};
 }
 
 constexpr int ROW_THREADS = 256;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void store_channels(f32* to, const Channels<VEC>& cha
         *to = channels.at[0];
 }
 
-// The rows of a chunk, in order: their number for chunk `chunk` of an image.
-__device__ __forceinline__ f64 rows_of_chunk(i64 chunk, i64 rows, i64 chunks) {
-    return f64(rows * (chunk + 1) / chunks - rows * chunk / chunks);
+// How many rows chunk `chunk` of an image has; `length` is ceil_div(rows, chunks).
+__device__ __forceinline__ f64 rows_of_chunk(i64 chunk, i64 rows, i64 length) {
+    return f64(least(length, rows - chunk * length));
 }

@@ -13,15 +13,16 @@ __global__ void group_norm_finish_naive(const f32* partials, i64 channels, i64 r
     if (image >= images) return;
     const i64 first = i % groups * width;
     const f32* from = partials + image * chunks * 2 * channels;
+    const i64 length = ceil_div(rows, greatest(chunks, 1));
     f64 m = 0.0, squares = 0.0;
     for (i64 k = 0; k < chunks; ++k)
         for (i64 c = first; c < first + width; ++c)
-            m += rows_of_chunk(k, rows, chunks) * f64(from[2 * k * channels + c]);
+            m += rows_of_chunk(k, rows, length) * f64(from[2 * k * channels + c]);
     m /= f64(rows * width);
     for (i64 k = 0; k < chunks; ++k)
         for (i64 c = first; c < first + width; ++c) {
             const f64 d = from[2 * k * channels + c] - m;
-            squares += from[(2 * k + 1) * channels + c] + rows_of_chunk(k, rows, chunks) * d * d;
+            squares += from[(2 * k + 1) * channels + c] + rows_of_chunk(k, rows, length) * d * d;
         }
     const f32 inverse = f32(1.0 / sqrt(squares / f64(rows * width) + f64(eps)));
     mean[i] = f32(m);

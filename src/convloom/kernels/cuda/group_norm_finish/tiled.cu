@@ -16,16 +16,17 @@ __global__ void group_norm_finish_tiled(const f32* partials, i64 channels, i64 r
     if (image >= images) return;
     const i64 first = i % groups * width;
     const f32* from = partials + image * chunks * 2 * channels;
+    const i64 length = ceil_div(rows, greatest(chunks, 1));
     f64 m = 0.0, squares = 0.0;
     for (i64 j = lane; j < chunks * width; j += 32) {
         const i64 k = j / width, c = first + j % width;
-        m += rows_of_chunk(k, rows, chunks) * f64(from[2 * k * channels + c]);
+        m += rows_of_chunk(k, rows, length) * f64(from[2 * k * channels + c]);
     }
     m = warp_sum(m) / f64(rows * width);
     for (i64 j = lane; j < chunks * width; j += 32) {
         const i64 k = j / width, c = first + j % width;
         const f64 d = from[2 * k * channels + c] - m;
-        squares += from[(2 * k + 1) * channels + c] + rows_of_chunk(k, rows, chunks) * d * d;
+        squares += from[(2 * k + 1) * channels + c] + rows_of_chunk(k, rows, length) * d * d;
     }
     squares = warp_sum(squares);
     const f32 inverse = f32(1.0 / sqrt(squares / f64(rows * width) + f64(eps)));

@@ -1,6 +1,6 @@
 // Mean and sum of squared differences from it, of every channel over a chunk of rows
 //
-// partials (item, {mean, squares}, channel). A thread holds eight rows of its channels at a time,
+// partials (item, {mean, squares}, channel). A thread holds six rows of its channels at a time,
 // whose statistics are exact; those of further rows, and of the threads of a block, are joined
 // (Chan, Golub and LeVeque, 1979) in an order that never changes. With COUNT the batch is counted.
 // Against naive: memory is read once, four channels at a time, by neighbours.
@@ -27,10 +27,10 @@ struct Statistics {
 };
 
 template <class P>
-__global__ void __launch_bounds__(ROW_THREADS)
+__global__ void __launch_bounds__(ROW_THREADS, 4)
     norm_statistics_tiled(const f32* x, f32* partials, i64 channels, i64 rows, i64 chunks,
                           const i64* before, i64* after) {
-    constexpr int VEC = P::VEC, ACROSS = P::ACROSS, HELD = 8;
+    constexpr int VEC = P::VEC, ACROSS = P::ACROSS, HELD = 6;
     using Tile = RowTile<ACROSS, VEC>;
     __shared__ Statistics<VEC> part[ROW_THREADS];
     const Tile tile(channels, rows, chunks);
