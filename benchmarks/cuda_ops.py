@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.executable import CudaExecutable
@@ -25,15 +26,27 @@ from convloom.compiler.memory import assign_memory
 from convloom.compiler.select import select_kernels
 from convloom.ir import KRSC, NHWC, Graph, GraphBuilder, Plan, Role, TensorSpec
 from convloom.ops import (
+    Activation,
+    ActivationGrad,
+    Add,
     AvgPool2d,
     AvgPool2dGrad,
     Conv2d,
     Conv2dDgrad,
     Conv2dWgrad,
+    FusedSum,
     MaxPool2d,
     MaxPool2dGrad,
+    Mul,
     Op,
+    PointwiseLoss,
+    ReLU,
+    ReLUGrad,
+    Softmax,
+    SoftmaxGrad,
 )
+
+aten = torch.ops.aten
 
 #: (name, channels, size, filters, kernel, stride, padding, groups)
 CONVOLUTIONS = (
@@ -52,6 +65,37 @@ POOLS = (
     ("max 2x2, 64 at 112", "max", 64, 112, 2, 2, 0),
     ("average 3x3 stride 2, 64 at 56", "avg", 64, 56, 3, 2, 1),
     ("global average, 512 at 7", "avg", 512, 7, 7, 7, 0),
+)
+#: What is as wide as the feature maps of pointwise operations: (channels, size).
+MAPS = (64, 56)
+#: (name, operation, tensors it reads, PyTorch's call of as many)
+POINTWISE: tuple[tuple[str, Op, int, Callable[..., object]], ...] = (
+    ("ReLU", ReLU(), 1, torch.relu),
+    ("ReLU: input", ReLUGrad(), 2, lambda g, y: aten.threshold_backward(g, y, 0)),
+    ("GELU", Activation("gelu"), 1, functional.gelu),
+    ("GELU: input", ActivationGrad("gelu"), 2, aten.gelu_backward),
+    ("SiLU", Activation("silu"), 1, functional.silu),
+    ("SiLU: input", ActivationGrad("silu"), 2, aten.silu_backward),
+    ("Hardswish", Activation("hardswish"), 1, functional.hardswish),
+    ("tanh", Activation("tanh", 1.0, 1.0), 1, torch.tanh),
+    ("tanh: input", ActivationGrad("tanh", 1.0, 1.0), 2, aten.tanh_backward),
+    ("sum of two", Add(), 2, torch.add),
+    ("sum of two and ReLU", FusedSum((1.0, 1.0)), 2, lambda a, b: torch.relu(a + b)),
+    ("product of two", Mul(), 2, torch.mul),
+    ("softmax of channels", Softmax(), 1, lambda x: torch.softmax(x, 1)),
+    (
+        "softmax of channels: input",
+        SoftmaxGrad(),
+        2,
+        lambda g, y: aten._softmax_backward_data(g, y, 1, torch.float32),
+    ),
+    ("MSE loss", PointwiseLoss("mse"), 2, functional.mse_loss),
+    (
+        "BCE loss with logits",
+        PointwiseLoss("bce_logits"),
+        2,
+        functional.binary_cross_entropy_with_logits,
+    ),
 )
 _Case = tuple[str, Op, list[tuple[int, ...]], Callable[[], object]]
 
@@ -121,6 +165,15 @@ def cases(n: int) -> Iterator[_Case]:
         else:
             yield f"{name}: forward", AvgPool2d(*window), [x], pool
             yield f"{name}: input", AvgPool2dGrad(*window, size=side), [y], pool_backward
+    maps = (n, MAPS[0], MAPS[1], MAPS[1])
+    for name, op, count, call in POINTWISE:
+        given = [image(maps) for _ in range(count)]
+
+        def pointwise(call=call, given=given):  # type: ignore[no-untyped-def]
+            with torch.no_grad():
+                return call(*given)
+
+        yield f"{name}, {MAPS[0]} at {MAPS[1]}", op, [maps] * count, pointwise
 
 
 def image(shape: tuple[int, ...]) -> torch.Tensor:
@@ -166,6 +219,8 @@ def _graph(op: Op, shapes: list[tuple[int, ...]]) -> Graph:
     filters = graph.named(Role.INPUT)[1:] if isinstance(op, Conv2d | Conv2dDgrad) else ()
     specs = {
         name: replace(spec, layout=KRSC if name in filters else NHWC)
+        if len(spec.shape) == 4
+        else spec
         for name, spec in graph.specs.items()
     }
     return graph.replacing(specs=specs)
