@@ -64,6 +64,28 @@ def test_low_precision_trains_and_differs_by_rounding() -> None:
             assert 0 < difference < tolerance * np.abs(exact[name]).max()
 
 
+def test_updates_too_small_for_the_format_add_up() -> None:
+    """A step far below bf16's spacing moves the float32 weight, and fifty move it as far."""
+    step = cl.compile(
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 3, bias=False)),
+        nn.CrossEntropyLoss(),
+        cl.optim.SGD(lr=1e-5),
+        batch_size=5,
+        input_shape=SHAPE,
+        device="reference",
+        precision="bf16",
+    )
+    step.write("1.weight", np.ones((3, 36)))
+    x = np.random.default_rng(0).standard_normal((5, *SHAPE)).astype(np.float32)
+    y = np.array([0, 1, 2, 0, 1])
+    for _ in range(50):
+        step(x, y)
+    moved = step.read("1.weight") - np.float32(1)
+    expected = -50 * 1e-5 * step.read("1.weight.grad")
+    assert np.abs(moved).max() < 2**-9  # half of the distance of bf16's numbers below 1
+    np.testing.assert_allclose(moved, expected, rtol=0.05, atol=4e-6)
+
+
 def test_gradients_can_be_read_from_a_chain() -> None:
     steps = []
     for kernels in ("reference", "onchip"):
