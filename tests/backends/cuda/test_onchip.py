@@ -138,7 +138,7 @@ def compare(
     The rest within that of the precision; relative to each output's largest magnitude.
     """
     tolerance = 0.02 if chain.precision == "bf16" else 1e-5
-    got = outcome(chain, *values, backend=backend, require="onchip", layouts=layouts).outputs
+    got = outcome(chain, *values, backend=backend, kernels="onchip", layouts=layouts).outputs
     for i, (y, wanted) in enumerate(zip(got, chain.reference(*values), strict=True)):
         scale = float(np.abs(wanted).max(initial=1e-30))
         allowed = 1e-5 if i < 2 else 0.0 if i == 2 else tolerance
@@ -218,6 +218,10 @@ def test_refusals() -> None:
                       (False, False))  # fmt: skip
     assert "groups" in refused(grouped, grouped.chain(ChainGradient))
     assert "input" in refused(LENET, LENET.chain(ChainGradient, needs_dx=True))
+    exact = LENET.chain(ChainGradient, precision="fp32")
+    assert "its layers are faster in fp32" in refused(LENET, exact)
+    graph = one_node(exact, operands(LENET, exact, 2))
+    assert get_backend("cuda-sim").select(graph.nodes[0], graph.specs, "onchip") is not None
 
 
 def test_shared_memory_is_shown() -> None:

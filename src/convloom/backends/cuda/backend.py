@@ -57,7 +57,7 @@ class CudaBackend:
 
     def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
         """Why no kernel serves ``node``, in a clause; empty where there is nothing to tell."""
-        return refusal(node, specs, self._shared)
+        return refusal(node, specs, kernels, self._shared)
 
     def storage(self, plan: Plan) -> CudaStorage:
         """New persistent memory for this plan, zeroed.

@@ -50,7 +50,7 @@ class CudaSimBackend:
 
     def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
         """Why no kernel serves ``node``, in a clause; empty where there is nothing to tell."""
-        return refusal(node, specs)
+        return refusal(node, specs, kernels)
 
     def prepare(self, plans: Iterable[Plan]) -> None:
         """Compile the kernels of many plans in one batch, which is faster than plan by plan.
