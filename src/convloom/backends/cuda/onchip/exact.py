@@ -232,7 +232,6 @@ class _Placement:
             code=tuple(code or len(convs) * [0]),
             features=tuple(features),
             gradients=tuple(rows or len(linears) * [0]),
-            staged=0,
             regions=regions,
         )
 

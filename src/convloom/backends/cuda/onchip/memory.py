@@ -97,7 +97,6 @@ class ImageMemory:
         in_place: for each convolution, whether the gradient of its input lies where that lies.
         code: for each convolution, the winners of its windows.
         features, gradients: for each fully connected layer, its input, its output's gradient.
-        staged: the gradient of the first one's features.
     """
 
     gather: bool
@@ -109,7 +108,6 @@ class ImageMemory:
     code: tuple[int, ...]
     features: tuple[int, ...]
     gradients: tuple[int, ...]
-    staged: int
     regions: Regions
 
 
@@ -156,14 +154,12 @@ class _Placement:
             dense = [Map(features[0], width, height * width * _PIXEL)]
         dy = [self._gradient(i, maps) for i in range(len(convs))] if self.gradients else []
         code = [self._code(i) for i in range(len(convs))] if self.gradients else []
-        rows, staged = [], 0
+        rows = []
         if self.gradients:
             rows = [
                 self.regions.take(f"gradient of outputs {j + 1}", 2 * linear.out)
                 for j, linear in enumerate(linears)
             ]
-            if convs:
-                staged = self.regions.take("gradient of features", 2 * linears[0].width)
         none = len(convs) * [Map()]
         return ImageMemory(
             gather,
@@ -175,7 +171,6 @@ class _Placement:
             tuple(code or len(convs) * [0]),
             tuple(features),
             tuple(rows or len(linears) * [0]),
-            staged,
             self.regions,
         )
 

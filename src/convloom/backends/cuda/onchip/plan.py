@@ -272,7 +272,6 @@ class OnChip:
             "IMAGE_BYTES": memory.regions.nbytes,
             "MATRICES_AT": min(matrices, default=self.resident),
             "SUMS_AT": self.resident,
-            "STAGED": memory.staged,
             "SLAB": max(1, sum(self.slabs)),
             **self._conv_constants(starts),
             **_arrays("LINEAR", [_linear_constants(linear) for linear in linears]),

@@ -119,9 +119,6 @@ struct ExactLinear {
         }
     }
 
-    // The gradient has gone on already.
-    __device__ static void scatter(Bytes*) {}
-
     __device__ static void keep(Bytes* shared, Bytes* kept, i64 first, i64) {
         for (int o = threadIdx.x; o < Linear::OUT; o += int(P::THREADS))
             (&at<f32>(kept))[first * Linear::OUT + o] =

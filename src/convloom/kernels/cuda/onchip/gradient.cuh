@@ -31,39 +31,4 @@ struct ConvGradient {
             }
         }
     }
-
-    // Eight channels: one plane.
-    __device__ __forceinline__ static void store(Bytes* map, int plane, int y, int x,
-                                                 uint4 gradient) {
-        const u32 word[4] = {gradient.x, gradient.y, gradient.z, gradient.w};
-        u32 passed[4];
-        const uint4 z =
-            at<uint4>(map + Conv::Z + plane * Conv::ZPLANE + 16 * (y * Conv::ZPITCH + x));
-        const u32 value[4] = {z.x, z.y, z.z, z.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            passed[i] = Conv::RELU ? masked_pair(word[i], value[i]) : word[i];
-        Bytes* place = map + Conv::DY + plane * Conv::DYPLANE;
-        if constexpr (!Conv::POOL) {
-            at<uint4>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) =
-                make_uint4(passed[0], passed[1], passed[2], passed[3]);
-        } else {
-            const uint2 codes =
-                at<uint2>(map + Conv::CODE + 8 * (plane * WINDOWS + y * Conv::YW + x));
-#pragma unroll
-            for (u32 cell = 0; cell < 4; ++cell) {
-                u32 out[4];
-#pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const u32 two = (i < 2 ? codes.x : codes.y) >> i % 2 * 16;
-                    out[i] = ((two & 3) == cell ? passed[i] & 0xffffu : 0u) |
-                             ((two >> 8 & 3) == cell ? passed[i] & 0xffff0000u : 0u);
-                }
-                const int row = (2 * y + int(cell / 2)) * Conv::UH;
-                const int col = (2 * x + int(cell % 2)) * Conv::UW;
-                at<uint4>(place + 16 * (row * Conv::DYPITCH + col)) =
-                    make_uint4(out[0], out[1], out[2], out[3]);
-            }
-        }
-    }
 };

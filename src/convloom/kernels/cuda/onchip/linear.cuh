@@ -121,41 +121,42 @@ struct LinearLayer {
         return kept ? __uint_as_float(u32(P::LINEAR_SCALE[J])) : 0.0f;
     }
 
-    // The gradient of the features: staged behind a convolution, else that of the layer before.
+    // The gradient of the features, handed to the layer before. All rows of a tile are the same
+    // image, so each lane has the products of all tiles of 8 features, and keeps those of one.
     __device__ static void backward(Bytes* shared, const Bytes* packed, const u64* counter,
                                     i64 first) {
+        static_assert(IMAGES == 1);
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
-        const int image = lane / 4 < IMAGES ? lane / 4 : 0;
-        constexpr int DEPTH = Linear::OUT / 16, PAIRS = WIDTH / 16;
-        // Pairs of tiles of 8 features, so many at once that their reads overlap.
-        constexpr int AT_ONCE = DEPTH == 1 ? 4 : DEPTH <= 4 ? 2 : 1;
-        const Bytes* dy = region<P>(shared, image) + Linear::DY + 4 * (lane % 4);
-        for (int first_pair = warp; first_pair < PAIRS; first_pair += WARPS * AT_ONCE) {
+        constexpr int DEPTH = Linear::OUT / 16, PAIRS = WIDTH / 16, AT_ONCE = 4;
+        Bytes* map = region<P>(shared, 0);
+        const Bytes* dy = map + Linear::DY + 4 * (lane % 4);
+        for (int pair = warp * AT_ONCE; pair < PAIRS; pair += WARPS * AT_ONCE) {
             Tiles<AT_ONCE, 2> acc;
             clear(acc);
-#pragma unroll 8
+            constexpr int UNROLL = DEPTH < 4 ? DEPTH : 2;
+#pragma unroll UNROLL
             for (int step = 0; step < DEPTH; ++step) {
                 const u32 a[4] = {at<u32>(dy + 32 * step), 0u, at<u32>(dy + 32 * step + 16), 0u};
+                u32 b[AT_ONCE][4];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i)
+                    load_backward(b[i], shared, packed, step, pair + i < PAIRS ? pair + i : pair,
+                                  lane);
 #pragma unroll
                 for (int i = 0; i < AT_ONCE; ++i) {
-                    const int pair = first_pair + i * WARPS;
-                    u32 b[4];
-                    load_backward(b, shared, packed, step, pair < PAIRS ? pair : 0, lane);
-                    const u32 one[2] = {b[0], b[1]}, two[2] = {b[2], b[3]};
+                    const u32 one[2] = {b[i][0], b[i][1]}, two[2] = {b[i][2], b[i][3]};
                     mma_m16n8k16_bf16(acc[i][0], a, one, acc[i][0]);
                     mma_m16n8k16_bf16(acc[i][1], a, two, acc[i][1]);
                 }
             }
-            if (lane / 4 >= IMAGES) continue;
+            f32 even = acc[0][0][0], odd = acc[0][0][1];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int pair = first_pair + i * WARPS;
-                if (pair < PAIRS)
-#pragma unroll
-                    for (int j = 0; j < 2; ++j)
-                        hand_back(region<P>(shared, image), counter, first + image,
-                                  pair * 16 + j * 8 + lane % 4 * 2, acc[i][j][0], acc[i][j][1]);
+            for (int i = 1; i < 2 * AT_ONCE; ++i) {
+                even = lane / 4 == i ? acc[i / 2][i % 2][0] : even;
+                odd = lane / 4 == i ? acc[i / 2][i % 2][1] : odd;
             }
+            const int feature = pair * 16 + lane / 4 * 8 + lane % 4 * 2;
+            if (feature < WIDTH) hand_back(map, counter, first, feature, even, odd);
         }
     }
 
@@ -182,7 +183,12 @@ struct LinearLayer {
     __device__ __forceinline__ static void hand_back(Bytes* map, const u64* counter, i64 sample,
                                                      int feature, f32 even, f32 odd) {
         if constexpr (J == 0) {
-            at<u32>(map + int(P::STAGED) + 2 * feature) = cvt_bf16x2(even, odd);
+            using Last = ConvGradient<P, int(P::CONVS) - 1>;
+            constexpr int PIXELS = Linear::PIXELS, YW = Last::Conv::YW;
+            const int plane = feature / (8 * PIXELS), pixel = feature / 8 % PIXELS;
+            if (plane * 8 < Linear::C)
+                Last::store(map, plane, pixel / YW, pixel % YW, feature % 8 / 2,
+                            cvt_bf16x2(even, odd));
         } else {
             using Before = LinearLayer<P, J - 1>;
             if (feature >= Before::Linear::OUT) return;
@@ -199,24 +205,13 @@ struct LinearLayer {
         }
     }
 
-    // The staged gradient goes on to the last convolution.
-    __device__ static void scatter(Bytes* shared) {
-        if constexpr (J == 0 && P::CONVS > 0) {
-            using Last = ConvGradient<P, int(P::CONVS) - 1>;
-            constexpr int PIXELS = Linear::PIXELS, VECTORS = (Linear::C + 7) / 8 * PIXELS;
-            for (int i = threadIdx.x; i < VECTORS * IMAGES; i += int(P::THREADS)) {
-                Bytes* map = region<P>(shared, i / VECTORS);
-                const int vector = i % VECTORS, pixel = vector % PIXELS;
-                Last::store(map, vector / PIXELS, pixel / Last::Conv::YW, pixel % Last::Conv::YW,
-                            at<uint4>(map + int(P::STAGED) + 16 * vector));
-            }
-        }
-    }
-
     // Keep the gradients of the outputs for the weight's gradient.
     __device__ static void keep(Bytes* shared, Bytes* kept, i64 first, i64 n) {
         constexpr int PARTS = Linear::OUT / 8;
-        for (int i = threadIdx.x; i < IMAGES * PARTS; i += int(P::THREADS)) {
+        // The last warp: the first has had the loss.
+#pragma unroll 1
+        for (int i = int(P::THREADS) - 1 - int(threadIdx.x); i < IMAGES * PARTS;
+             i += int(P::THREADS)) {
             const int image = i / PARTS, part = i % PARTS;
             if (first + image < n)
                 at<uint4>(kept + 2 * ((first + image) * Linear::OUT + part * 8)) =

@@ -196,8 +196,6 @@ __global__ void __launch_bounds__(P::THREADS, 1)
         if constexpr (P::MODE == 2) {
             __syncthreads();
             Linears<P, 0>::backward(work, first);
-            Kit<P>::template Layer<0>::scatter(smem_raw);
-            __syncthreads();
             convs.backward(work, buffer);
         }
         if constexpr (P::CONVS == 0) __syncthreads();  // its input has but one buffer
