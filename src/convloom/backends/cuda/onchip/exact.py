@@ -22,8 +22,6 @@ from convloom.backends.selecting import ceil_div
 
 #: Registers of a thread for sums: of one tile, and of filters' gradients.
 _PASSING, _LASTING = 64, 96
-#: Filters of a thread, in the gradient of filters.
-_FILTERS = 4
 #: The most parts that an output's features are split into.
 _PARTS = 8
 
@@ -74,14 +72,8 @@ class _Exact(OnChip):
 
     @cached_property
     def wgrad_tiles(self) -> list[Tile]:
-        tiles, registers = [], 0
-        for conv in self.stages.convs:
-            units = ceil_div(conv.filters, _FILTERS) * conv.channels * conv.kernel[0]
-            split = max(1, min(self.config.threads // units, conv.out[0]))
-            each = ceil_div(units * split, self.config.threads)
-            registers += each * _FILTERS * (conv.kernel[1] + 1)
-            tiles.append(Tile(1, 1, split, registers))
-        if self.mode == GRADIENTS and registers > _LASTING:
+        tiles = [_wgrad_tile(conv, self.config.threads) for conv in self.stages.convs]
+        if self.mode == GRADIENTS and sum(tile.registers for tile in tiles) > _LASTING:
             raise UnfitError("the gradients of all filters do not fit in a block's registers")
         return tiles
 
@@ -152,6 +144,31 @@ def _padded(filters: int) -> int:
     return ceil_div(filters, 4) * 4
 
 
+def _spread(plane: int, pitch: int) -> int:
+    """At least ``plane`` floats, so that three rows of neighbouring planes lie in other banks."""
+
+    def clashes(size: int) -> int:
+        places = [(lane % 3 * pitch + lane // 3 * size) // 4 % 8 for lane in range(24)]
+        return sum(8 - len(set(places[at : at + 8])) for at in (0, 8, 16))
+
+    return min(range(plane, plane + 32, 4), key=lambda size: (clashes(size), size))
+
+
+def _wgrad_tile(conv: ConvStage, threads: int) -> Tile:
+    """Filters of a thread, and threads that share rows: what takes least time."""
+    best, least = Tile(4, 1), float("inf")
+    for filters in (4, 8):
+        units = ceil_div(conv.filters, filters) * conv.channels * conv.kernel[0]
+        split = max(1, min(threads // units, conv.out[0]))
+        each = ceil_div(units * split, threads)
+        work, reads = filters * conv.kernel[1], 12 + 1.5 * filters
+        cost = each * ceil_div(conv.out[0], split) * (max(work, reads) + min(work, reads) / 2)
+        if cost < least:
+            registers = each * filters * (conv.kernel[1] + 1)
+            best, least = Tile(filters, 1, split, registers), cost
+    return best
+
+
 def _tile(
     size: tuple[int, int],
     outputs: int,
@@ -169,10 +186,11 @@ def _tile(
         if rows * cols * filters > _PASSING or (pool and (rows, cols % 2) != (2, 0)):
             continue
         tiles = ceil_div(height, rows) * ceil_div(width, cols) * ceil_div(outputs, filters)
-        seen = ((rows - 1) * stride[0] + r) * ((cols - 1) * stride[1] + s) / 2
-        weights = r * s * rows * filters / 4
-        work = rows * cols * filters * r * s + 1.5 * (seen + weights)
-        cost = ceil_div(tiles, threads) * work * channels
+        row = (cols - 1) * stride[1] + s
+        # Of a warp and channel: multiply-adds, four at a time; reads, each of 128 bytes.
+        work = rows * cols * filters * r * s / 4
+        reads = ((rows - 1) * stride[0] + r) * row * 1.2 + r * s * rows * filters / 4 * 1.5
+        cost = ceil_div(tiles, threads) * (max(work, reads) + min(work, reads) / 2) * channels
         if cost < least:
             best, least = PixelTile(rows, cols, filters), cost
     return best
@@ -264,7 +282,7 @@ class _Placement:
         """A map whose rows begin at multiples of four floats, and the bytes of a buffer."""
         pitch = _padded(grid.pitch)
         lead = grid.top * pitch + _padded(max(grid.left, 1))
-        plane = _padded(lead + (grid.height + grid.bottom) * pitch + grid.right)
+        plane = _spread(_padded(lead + (grid.height + grid.bottom) * pitch + grid.right), pitch)
         size = ceil_div(4 * channels * plane, 128) * 128
         start = regions.take(name, buffers * size)
         return Map(start + 4 * lead, pitch, plane), size

@@ -39,7 +39,7 @@ struct ExactLinear {
             const int o = unit % O, begin = unit / O * EACH;
             const int end = begin + EACH < VECTORS ? begin + EACH : VECTORS;
             f32 sum = 0.0f;
-#pragma unroll 4
+#pragma unroll 8
             for (int v = begin + lane; v < end; v += 32) {
                 f32 weight[WIDE], feature[WIDE];
                 load_row<WIDE, WIDE>(weight, w + i64(o) * I + v * WIDE);

@@ -1,8 +1,8 @@
 // The gradients of a convolution's filters and bias in float32, summed over all images of a block
 // in registers.
 //
-// A thread takes four filters, one channel and one filter row: S sums each. It walks rows of the
-// output, four pixels at a time: four vectors of gradients, which threads with the same filters read
+// A thread takes TK filters, one channel and one filter row: S sums each. It walks rows of the
+// output, four pixels at a time: TK vectors of gradients, which threads with the same filters read
 // at once, and a window of inputs. WSPLIT threads share the rows. At the end their sums meet in
 // shared memory and leave in KCRS order, then the bias.
 // Limit: fused multiply-adds, with one read of shared memory for about seven of them.
@@ -13,7 +13,8 @@
 template <class P, int I>
 struct ExactWgrad {
     using Conv = ConvStage<P, I>;
-    static constexpr int C = Conv::C, K = Conv::K, R = Conv::R, S = Conv::S, TK = 4;
+    static constexpr int C = Conv::C, K = Conv::K, R = Conv::R, S = Conv::S;
+    static constexpr int TK = Conv::WMT;
     static constexpr int SPLIT = Conv::WSPLIT, THREADS = int(P::THREADS);
     static constexpr int UNITS = (K + TK - 1) / TK * C * R, JOBS = UNITS * SPLIT;
     static constexpr int EACH = (JOBS + THREADS - 1) / THREADS;

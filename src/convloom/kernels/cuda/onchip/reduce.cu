@@ -231,7 +231,8 @@ struct LinearWgrad {
     }
 };
 
-// The same in float32: a thread takes a feature and ROWS outputs; WARPS warps share the images.
+// The same in float32: a thread takes a feature and ROWS outputs; warps share the images, whose
+// features they ask for one round ahead.
 template <class P, int J>
 struct ExactLinearWgrad {
     using Linear = LinearStage<P, J>;
@@ -239,24 +240,50 @@ struct ExactLinearWgrad {
     static constexpr int O_GROUPS = OUT / ROWS, SUMS = (ROWS + 1) * FEATURES;
     static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
 
+    // Ask for a feature of the images from `first` on.
+    __device__ __forceinline__ static void ask(f32 (&value)[128 / WARPS], const f32* own, i64 first,
+                                               i64 n) {
+#pragma unroll
+        for (int e = 0; e < 128 / WARPS; ++e)
+            value[e] = first + e < n ? own[(first + e) * WIDTH] : 0.0f;
+    }
+
+    // Images that a block takes at a time, and each warp of them.
+    static constexpr int IMAGES = 128, OWN = IMAGES / WARPS;
+
     __device__ static void run(const Reduction<P>& work, int block) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         const int begin = block / O_GROUPS * FEATURES, out = block % O_GROUPS * ROWS;
-        const int feature = begin + lane < WIDTH ? begin + lane : 0;
         const f32* x = &at<f32>(work.kept) + work.n * Linear::BEFORE;
         const f32* dy = x + work.n * WIDTH + out;
-        f32 sum[ROWS], bias = 0.0f;
+        const f32* own = x + (begin + lane < WIDTH ? begin + lane : 0);
+        f32* staged = &at<f32>(work.shared);
+        f32 sum[ROWS], bias = 0.0f, value[OWN];
 #pragma unroll
         for (int o = 0; o < ROWS; ++o) sum[o] = 0.0f;
-#pragma unroll 4
-        for (i64 image = warp; image < work.n; image += WARPS) {
-            const f32 value = x[image * WIDTH + feature];
-            f32 gradient[ROWS];
-            load_row<ROWS, 4>(gradient, dy + image * OUT);
-            if (Linear::BIAS && begin == 0) bias += dy[image * OUT + lane % ROWS];
+        ask(value, own, warp * OWN, work.n);
+        for (i64 first = 0; first < work.n; first += IMAGES) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < IMAGES * ROWS; i += WARPS * 32)
+                staged[i] = first + i / ROWS < work.n
+                                ? dy[(first + i / ROWS) * OUT + i % ROWS]
+                                : 0.0f;
+            __syncthreads();
+            f32 now[OWN];
 #pragma unroll
-            for (int o = 0; o < ROWS; ++o) sum[o] = fmaf(gradient[o], value, sum[o]);
+            for (int e = 0; e < OWN; ++e) now[e] = value[e];
+            ask(value, own, first + IMAGES + warp * OWN, work.n);
+#pragma unroll
+            for (int e = 0; e < OWN; ++e) {
+                const f32* row = staged + (warp * OWN + e) * ROWS;
+                f32 gradient[ROWS];
+                load_row<ROWS, 4>(gradient, row);
+                if (Linear::BIAS && begin == 0) bias += row[lane % ROWS];
+#pragma unroll
+                for (int o = 0; o < ROWS; ++o) sum[o] = fmaf(gradient[o], now[e], sum[o]);
+            }
         }
+        __syncthreads();
         f32* sums = &at<f32>(work.shared);
 #pragma unroll
         for (int o = 0; o < ROWS; ++o) sums[warp * SUMS + o * FEATURES + lane] = sum[o];
