@@ -123,7 +123,7 @@ def _conv(draw: random.Random, made: Recipe, at: int) -> int:
     if out is None:
         return at
     if draw.random() < 0.6:
-        out = made.add("relu", [out], made.shapes[out])
+        out = _relu(draw, made, out)
     if draw.random() < 0.5:
         return made.apply(out, "MaxPool2d", 2) or out
     return out
@@ -165,7 +165,14 @@ def _spatial(draw: random.Random, made: Recipe, at: int) -> int:
 
 
 def _relu(draw: random.Random, made: Recipe, at: int) -> int:
-    return made.add("relu", [at], made.shapes[at])
+    """An activation, most often ReLU; of the others, those that round nothing."""
+    others = (("ReLU6",), ("LeakyReLU", 0.5), ("Hardtanh", -2.0, 3.0))
+    if draw.random() < 0.7:
+        return made.add("relu", [at], made.shapes[at])
+    kind, *arguments = draw.choice(others)
+    out = made.apply(at, str(kind), *arguments)
+    assert out is not None
+    return out
 
 
 def _same_size(draw: random.Random, made: Recipe, at: int, filters: int) -> int:
