@@ -86,6 +86,28 @@ def test_a_batch_of_one_value_a_channel_is_refused_and_the_next_one_trains() -> 
     assert np.isfinite(step(x, y))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_watched_step_that_overflows_leaves_the_running_values(device: str) -> None:
+    model = network(nn)
+    assert isinstance(model, nn.Module)
+    step = cl.compile(
+        model,
+        nn.CrossEntropyLoss(),
+        cl.optim.SGD(lr=0.1),
+        batch_size=6,
+        input_shape=(2, 6, 6),
+        device=device,
+    )
+    ((x, y),) = batches(1)
+    step(x, y)
+    before = model.state_dict()
+    found = step.watch(x * np.float32(1e25), y)
+    assert found is not None
+    assert found.startswith("1 ")
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 def trainer(model: nn.Module, out: Path) -> cl.Trainer:
     return cl.Trainer(
         model,

@@ -108,12 +108,16 @@ class BoundExecutable(ABC, Generic[_Tensor]):
     def run_watched(self) -> str | None:
         """Run step by step; returns the title of the first step that made a NaN or Inf.
 
-        The run stops there, so that an update never carries the fault into the parameters.
+        The run stops there, so that an update never carries the fault into the parameters, and the
+        network's own states (a running mean) are what they were.
         """
+        before = {name: self._tensors[name].read() for name in _made_on_the_way(self._plan)}
         for index, step in enumerate(self._plan.steps):
             self.run_step(index)
             made = (self._tensors.get(name) for name in step.node.outputs)
             if not all(tensor is None or tensor.finite() for tensor in made):
+                for name, value in before.items():
+                    self._tensors[name].write(value)
                 return step.node.title
         return None
 
@@ -155,6 +159,16 @@ class BoundExecutable(ABC, Generic[_Tensor]):
         """Where a tensor lies; 0 for one that this plan does not have."""
         tensor = self._tensors.get(name)
         return 0 if tensor is None else tensor.address
+
+
+def _made_on_the_way(plan: Plan) -> list[str]:
+    """States that ops of the network itself replace, long before the update of its parameters."""
+    makers = plan.graph.producers()
+    return [
+        state
+        for state, new in plan.graph.updates.items()
+        if getattr(plan.graph.nodes[makers[new]].op, "differentiable", False)
+    ]
 
 
 def _persistent(plan: Plan) -> dict[str, Buffer]:
