@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -9,7 +12,8 @@ import pytest
 from convloom import nn
 from convloom.compiler import compile_graph
 from convloom.compiler.inference import for_inference
-from convloom.ir import GRADIENTS, PERSISTENT, TRANSIENT, Plan
+from convloom.compiler.memory import assign_memory
+from convloom.ir import GRADIENTS, PERSISTENT, TRANSIENT, Buffer, Plan
 from tests.compiler.helpers import AnyBackend, lenet, training
 
 
@@ -79,6 +83,34 @@ def test_the_seed_network_wastes_little() -> None:
     total, bound = sum(plan.arenas.values()), fixed + plan.transient_bound
     assert total <= 1.3 * bound
     assert plan.transient_bound <= plan.arenas[TRANSIENT]
+
+
+def test_memory_is_used_again_late_where_that_costs_little() -> None:
+    model = nn.models.build("lenet")
+    plan = plan_of(model, (1, 28, 28), 64)
+    roomy = assign_memory(plan.graph, plan.steps, apart=4)
+    assert_sound(replace(plan, buffers=roomy.buffers, arenas=roomy.arenas))
+    assert roomy.transient_bound == plan.transient_bound
+    assert plan.arenas[TRANSIENT] <= roomy.arenas[TRANSIENT] <= 1.25 * plan.arenas[TRANSIENT]
+    assert nearest(roomy.buffers) > 4 >= nearest(plan.buffers)
+
+
+def nearest(buffers: Mapping[str, Buffer]) -> int:
+    """Fewest steps from a tensor's last use to the first of another in the same memory."""
+    own = [buffer for buffer in buffers.values() if buffer.arena == TRANSIENT]
+    distances = [
+        two.first - one.last
+        for one, two in itertools.permutations(own, 2)
+        if one.offset < two.offset + two.nbytes and two.offset < one.offset + one.nbytes
+        if two.first > one.last
+    ]
+    return min(distances, default=len(buffers))
+
+
+def test_room_is_left_out_where_it_costs_much() -> None:
+    layers = [layer for _ in range(20) for layer in (nn.Conv2d(4, 4, 3, padding=1), nn.ReLU())]
+    plan = compile_graph(for_inference(nn.Sequential(*layers).trace((4, 16, 16), 2)), AnyBackend())
+    assert assign_memory(plan.graph, plan.steps, apart=9).arenas == dict(plan.arenas)
 
 
 def test_a_deep_chain_reuses_memory() -> None:

@@ -42,10 +42,13 @@ class LayoutPolicy:
     Attributes:
         images: ``nhwc`` or ``row`` (NCHW), for activations and their gradients.
         filters: ``krsc`` or ``row`` (KCRS), for convolution weights.
+        apart: steps that should lie between two tensors' uses of the same memory, where steps may
+            run side by side.
     """
 
     images: str = "row"
     filters: str = "row"
+    apart: int = 0
 
 
 class Storage(Protocol):

@@ -35,8 +35,13 @@ class MemoryMap:
     transient_bound: int
 
 
-def assign_memory(graph: Graph, steps: Sequence[Step]) -> MemoryMap:
-    """Place every tensor and workspace of the steps."""
+def assign_memory(graph: Graph, steps: Sequence[Step], apart: int = 0) -> MemoryMap:
+    """Place every tensor and workspace of the steps.
+
+    Args:
+        apart: steps that should lie between the last use of transient memory and its use by
+            another tensor, so that steps may run side by side; less where this costs much memory.
+    """
     owner = _owners(graph)
     buffers: dict[str, Buffer] = {}
     end = len(steps)
@@ -44,16 +49,15 @@ def assign_memory(graph: Graph, steps: Sequence[Step]) -> MemoryMap:
     gradients = _place_gradients(graph, buffers, end)
     lives = _lifetimes(graph, steps, owner)
     loose = [life for life in lives if life.name not in buffers]
-    placed = _pack(loose)
+    placed = _pack_apart(loose, apart)
     buffers.update(placed)
     for name in graph.specs:
         root = _root(owner, name)
         if name not in buffers and root in buffers:
             buffers[name] = buffers[root]
-    transient = max((b.offset + _aligned(b.nbytes) for b in placed.values()), default=0)
     return MemoryMap(
         buffers=buffers,
-        arenas={PERSISTENT: persistent, GRADIENTS: gradients, TRANSIENT: transient},
+        arenas={PERSISTENT: persistent, GRADIENTS: gradients, TRANSIENT: _size(placed)},
         transient_bound=_bound(loose, end),
     )
 
@@ -138,14 +142,25 @@ def _lifetimes(graph: Graph, steps: Sequence[Step], owner: Mapping[str, str]) ->
     return lives
 
 
-def _pack(lives: Sequence[_Life]) -> dict[str, Buffer]:
+def _pack_apart(lives: Sequence[_Life], apart: int) -> dict[str, Buffer]:
+    """Pack with room between uses, if that takes little more than without."""
+    tight = _pack(lives, 0)
+    roomy = _pack(lives, apart)
+    return roomy if 4 * _size(roomy) <= 5 * _size(tight) else tight
+
+
+def _size(placed: Mapping[str, Buffer]) -> int:
+    return max((b.offset + _aligned(b.nbytes) for b in placed.values()), default=0)
+
+
+def _pack(lives: Sequence[_Life], apart: int) -> dict[str, Buffer]:
     placed: list[tuple[_Life, int]] = []
     for life in sorted(lives, key=lambda one: (-one.nbytes, one.first, one.name)):
         offset = 0
         rivals = [
             (start, start + _aligned(other.nbytes))
             for other, start in placed
-            if other.first <= life.last and life.first <= other.last
+            if other.first <= life.last + apart and life.first <= other.last + apart
         ]
         for start, stop in sorted(rivals):
             if offset + _aligned(life.nbytes) <= start:

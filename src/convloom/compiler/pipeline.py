@@ -48,7 +48,7 @@ def compile_graph(
     plain = computed_in_fp32(segmented.graph, precision)
     graph = with_taps(fuse(segmented.graph, backend, kernels), traced, watch)
     steps = select_kernels(graph, backend, kernels)
-    memory = assign_memory(graph, steps)
+    memory = assign_memory(graph, steps, backend.layout_policy.apart)
     return Plan(
         graph=graph,
         steps=steps,

@@ -35,6 +35,7 @@ IDEAS = {
     "tiled": "tiles in shared memory and registers: each value is fetched once for many uses",
     "warp": "sums by shuffles between the threads of a warp",
     "async": "tiles are copied to shared memory while those before them are multiplied",
+    "direct": "convolutions gather no patches: inputs slide through registers",
     "tensorcore": "products by tensor cores",
     "onchip": "a few images stay in shared memory from the first layer to the last gradient",
     "dense": "compiled kernels: vectors, register tiles, fused neighbours",
@@ -47,6 +48,7 @@ _SWITCHES = {
     "tiled": "tiling",
     "warp": "warp sums",
     "async": "async copies",
+    "direct": "direct convolution",
     "sparse": "sparse gradients",
 }
 #: First losses of two rows may differ by rounding, not by more.

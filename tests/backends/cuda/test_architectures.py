@@ -131,6 +131,10 @@ def problems() -> Iterator[Problem]:
         for needs_dx, mask in ((True, "relu"), (False, "none")):
             op = PooledConv2dGrad(*g, y, (3, 3), mask, needs_dx, True)
             yield op, (x, w, pooled, index), None
+    few, w, b = f(8, 1, 12, 12), f(16, 1, 3, 3), f(16)
+    yield Conv2d(*g), (few, w, b), None
+    yield FusedConv2d(*g, **relu, pool=2), (few, w, b), None
+    yield FusedConv2dWgrad(*g, kernel=(3, 3)), (few, f(8, 16, 12, 12)), None
     yield Conv2d((4, 4), (2, 2), (1, 1), 2), (f(2, 6, 23, 18), f(10, 3, 11, 11), f(10)), None
     for channels, groups, stride in ((64, 64, 1), (32, 32, 2), (128, 32, 1), (32, 4, 2)):
         g = ((stride, stride), (1, 1), (1, 1), groups)

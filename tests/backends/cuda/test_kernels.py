@@ -234,14 +234,35 @@ class TestConvolution:
         ]
         check(trials, backend, rung)
 
+    def test_direct(self, backend: Backend, rung: str) -> None:
+        """Bands of an image, slices of channels, blocks of filters; maps that leave tails."""
+        trials = []
+        for n, c, k, size, kernel, padding in (
+            (2, 16, 32, (12, 11), (3, 3), (1, 1)),
+            (1, 24, 32, (21, 13), (3, 3), (0, 0)),
+            (1, 4, 64, (9, 9), (5, 5), (2, 2)),
+            (2, 12, 128, (5, 6), (2, 3), (0, 1)),
+            (1, 32, 64, (8, 30), (3, 2), (1, 1)),
+        ):
+            for exact, make in ((True, integers), (False, normals)):
+                x, w, b = make((n, c, *size), 1), make((k, c, *kernel), 2), make((k,), 3)
+                trials.append(Trial(Conv2d(padding=padding), (x, w), exact))
+                for pool in (0, 2):
+                    op = FusedConv2d(padding=padding, activation="relu", pool=pool)
+                    trials.append(Trial(op, (x, w, b), exact))
+        served = check(trials, backend, rung)
+        assert rung != "direct" or served == len(trials)
+
     def test_sparse(self, backend: Backend, rung: str) -> None:
-        """Odd maps, strips of an image, several blocks of channels, and filters below 3x3."""
+        """Odd maps, strips of an image, several blocks of channels and of filters."""
         trials = []
         for n, c, k, size, kernel, padding in (
             (3, 16, 8, (9, 7), (3, 3), (1, 1)),
             (2, 32, 24, (8, 10), (3, 3), (0, 0)),
-            (1, 64, 8, (7, 6), (2, 3), (0, 1)),
-            (5, 16, 8, (6, 6), (1, 1), (0, 0)),
+            (1, 64, 8, (7, 6), (3, 3), (0, 2)),
+            (5, 16, 16, (6, 5), (3, 3), (2, 1)),
+            (1, 16, 32, (16, 14), (3, 3), (0, 0)),
+            (2, 32, 40, (6, 14), (3, 3), (1, 0)),
             (1, 32, 8, (20, 40), (3, 3), (1, 1)),
         ):
             for exact, make in ((True, integers), (False, normals)):
@@ -314,6 +335,8 @@ class TestLinear:
             trials += self.trials(n, i, o, exact=True, bias=True)
         trials += self.trials(40, 300, 20, exact=False, bias=False)
         trials += self.trials(70, 68, 76, exact=True, bias=True)
+        trials += self.trials(5, 2052, 10, exact=True, bias=True)
+        trials += self.trials(130, 260, 3, exact=True, bias=True)
         trials += self.trials(33, 200, 132, exact=False, bias=True)
         check(trials, backend, rung)
 

@@ -107,6 +107,7 @@ class TestGraphs:
         monkeypatch.setattr(gpu, "prepare", lambda call: calls.append(call) or prepare(call))
         executable = bound(backend, train_plan(backend, 6))
         assert isinstance(executable, CudaExecutable)
+        assert len(executable.calls) == len(calls)
         waits = dependencies([call.access for call in calls])
         assert all(call.access is not None and call.access.writes for call in calls)
         (top,) = (i for i, call in enumerate(calls) if call.kernel.name == "topk_naive")

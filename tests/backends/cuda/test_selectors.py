@@ -50,7 +50,7 @@ def test_launches_fit_a_gpu(rung: str) -> None:
         assert 1 <= phase.blocks < 2**31
         assert phase.threads % 32 == 0
         assert 32 <= phase.threads <= 1024
-        assert phase.shared <= 48 * 1024
+        assert phase.shared <= 64 * 1024  # what Turing grants a block that asks
 
 
 def test_rungs_are_caps() -> None:

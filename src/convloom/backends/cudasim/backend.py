@@ -42,7 +42,7 @@ class CudaSimBackend:
     @property
     def layout_policy(self) -> LayoutPolicy:
         """Channels last, as for the GPU."""
-        return LayoutPolicy(images="nhwc", filters="krsc")
+        return LayoutPolicy(images="nhwc", filters="krsc", apart=8)
 
     def select(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> Selection | None:
         """What the CUDA backend would run."""

@@ -16,9 +16,9 @@ from convloom.ops import Chain
 from convloom.ops.precision import FP32
 
 #: The ladder, lowest first: a thread an output; neighbouring ops in one kernel; tiles in shared
-#: memory and registers; sums by shuffles; asynchronous copies; gradients that are zero left out;
-#: a whole network in one kernel.
-RUNGS = ("naive", "fused", "tiled", "warp", "async", "sparse", "onchip")
+#: memory and registers; sums by shuffles; asynchronous copies; inputs that slide through registers;
+#: gradients that are zero left out; a whole network in one kernel.
+RUNGS = ("naive", "fused", "tiled", "warp", "async", "direct", "sparse", "onchip")
 
 #: What takes a node and the specs of its tensors; on rung ``onchip`` a block's memory as well.
 Build = Callable[..., Selection | None]

@@ -21,7 +21,13 @@ from convloom.backends.cuda.selectors.common import (
     tensors,
 )
 from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
-from convloom.backends.cuda.selectors.tiles import forward_tile, gradient_tile, stages, threads
+from convloom.backends.cuda.selectors.tiles import (
+    direct_band,
+    forward_tile,
+    gradient_tile,
+    stages,
+    threads,
+)
 from convloom.backends.selecting import activation_constants
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
@@ -30,10 +36,19 @@ from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
 #: The most taps (C*R*S) that the warp rung of the filter gradient serves, without a pool and with.
 _FEW_TAPS, _FEW_POOLED_TAPS = 16, 32
 
-#: Of the sparse rung: filters of a warp, windows whose patches a lane holds, most warps of a block,
-#: and bytes of shared memory for a strip. A block more an image costs a row of windows more, but
-#: lets a small batch fill the GPU.
-_SPARSE_FILTERS, _HELD, _SPARSE_WARPS, _STRIP_BYTES = 8, 2, 16, 40 * 1024
+#: Of the direct rung, for few taps: most blocks, and the fewest pixels or windows of one.
+_WALKS, _LEAST_WALK = 2048, 128
+
+#: Of the sparse rung: channels of a block, filters of a warp, and the most bytes of shared memory
+#: of a filter gradient and of an input gradient (64 KB is what every GPU can grant).
+_SPARSE_CHANNELS, _SPARSE_FILTERS, _WGRAD_BYTES, _DGRAD_BYTES = 16, 8, 47 * 1024, 62 * 1024
+
+#: Filters whose weights the sparse input gradient has in shared memory at once.
+_SPARSE_SLICES = (16, 8)
+
+#: Blocks of the sparse input gradient that make strips of images worth their common window rows;
+#: the fewest window rows of a strip; most warps of a block, and of one of a large batch.
+_SPARSE_BLOCKS, _LEAST_STRIP, _SPARSE_WARPS, _SHARING_WARPS = 128, 3, 16, 8
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
@@ -199,6 +214,52 @@ def _forward_by_tiles(node: Node, specs: Specs, rung: str) -> Selection | None:
     return build.selection(rung, "conv2d_fprop")
 
 
+def _direct_forward(node: Node, specs: Specs) -> Selection | None:
+    """Serves one group, outputs channels last.
+
+    Either filters of few taps; or stride 1, filters from 2x2 to 5x5, everything channels last and
+    read in fours.
+    """
+    x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
+    if not _served(node, specs) or not all(channels_last(specs[name]) for name in node.outputs):
+        return None
+    constants = sizes(cast(ConvGeometry, node.op), x, w, y) | {
+        "BIAS": int(len(node.inputs) > 2),
+        **activation_constants(node.op),
+        "POOL": getattr(node.op, "pool", 0),
+    }
+    if constants["G"] == 1 and w.size // w.shape[0] <= _FEW_TAPS and w.shape[0] % 4 == 0:
+        return _few_taps_forward(node, specs, constants)
+    block = direct_band(constants) if _direct_served(constants) else None
+    if block is None:
+        return None
+    constants |= {"BAND": block.rows, "FILTERS": block.filters, "SLICE": block.slice}
+    tile_rows = constants["OH"] // 2 if constants["POOL"] else ceil_div(constants["OH"], 2)
+    blocks = x.shape[0] * ceil_div(tile_rows, block.rows) * (constants["K"] // block.filters)
+    arguments = _fused_arguments(node, x.shape[0])
+    build = Builder(specs)
+    build.add("conv2d_fprop/direct", constants, arguments, blocks, block.threads, block.shared)
+    return build.selection("direct", "conv2d_fprop")
+
+
+def _few_taps_forward(node: Node, specs: Specs, constants: dict[str, int]) -> Selection:
+    build, samples = Builder(specs), specs[node.inputs[0]].shape[0]
+    cells = 2 if constants["POOL"] else 1
+    places = samples * (constants["OH"] // cells) * (constants["OW"] // cells)
+    chunk = ceil_div(max(ceil_div(places, _WALKS), _LEAST_WALK), 64) * 64
+    across = ceil_div(constants["K"], min(128, 1 << (constants["K"] - 1).bit_length()))
+    blocks = ceil_div(places, chunk) * across
+    arguments = (*_fused_arguments(node, samples), chunk)
+    build.add("conv2d_fprop/direct_few", constants, arguments, blocks, 256)
+    return build.selection("direct", "conv2d_fprop")
+
+
+def _direct_served(sizes: dict[str, int]) -> bool:
+    steps = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
+    sides, last = (sizes["R"], sizes["S"]), not (sizes["XROW"] or sizes["WROW"])
+    return steps == {1} and min(sides) >= 2 and max(sides) <= 5 and last and sizes["C"] % 4 == 0
+
+
 def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
     if not _served(node, specs) or not _alike(specs, *node.inputs[2:], *node.outputs):
         return None
@@ -285,14 +346,14 @@ def _add_warp_wgrad(
     cells = 2 if index != ABSENT else 1
     depth = image.shape[0] * (constants["OH"] // cells) * (constants["OW"] // cells)
     shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
-    split = PartialSums(build, node, shape, tiles, depth, has_bias, least=128)
+    split = PartialSums(build, node, shape, tiles, depth, has_bias, least=256)
     arguments = (x, dy, index, *split.outputs, image.shape[0], split.length, split.stride)
     build.add("conv2d_wgrad/warp", constants, arguments, tiles * split.count, 256)
     split.add_up()
 
 
 def _sparse_pooled(node: Node, specs: Specs) -> Selection | None:
-    """Serves one group of many channels, stride 1, filters of up to 3x3, channels last."""
+    """Serves one group of many channels, stride 1, 3x3 filters, channels last."""
     if not _pooled_served(node, specs):
         return None
     op = cast(PooledConv2dGrad, node.op)
@@ -304,73 +365,92 @@ def _sparse_pooled(node: Node, specs: Specs) -> Selection | None:
     if not _sparse_served(constants):
         return None
     build = Builder(specs)
-    _add_sparse_wgrad(build, node, constants, op.has_bias)
-    if op.needs_dx:
-        mask = x if op.mask == RELU else ABSENT
-        shape = _strip(constants)
-        if shape is None:
-            _add_tiled_dgrad(build, node, dy, index, w, mask)
-        else:
-            _add_sparse_dgrad(build, node, constants | shape, mask)
+    if not _add_sparse_wgrad(build, node, constants, op.has_bias):
+        return None
+    mask = x if op.mask == RELU else ABSENT
+    if op.needs_dx and not _add_sparse_dgrad(build, node, constants, mask):
+        _add_tiled_dgrad(build, node, dy, index, w, mask)
     return build.selection("sparse", "conv2d_wgrad")
 
 
 def _sparse_served(sizes: dict[str, int]) -> bool:
     steps = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
-    many = sizes["C"] == 16 or sizes["C"] % 32 == 0
-    small = sizes["R"] <= 3 and sizes["S"] <= 3
-    return steps == {1} and many and small and sizes["K"] % _SPARSE_FILTERS == 0
-
-
-def _strip(sizes: dict[str, int]) -> dict[str, int] | None:
-    """STRIP, HELD and THREADS of conv2d_dgrad/sparse; None if no row fits in shared memory."""
-    lanes = min(32, sizes["C"])
-    rows = (sizes["H"] - 1 + sizes["PH"]) // 2 + 1
-    fitting = _STRIP_BYTES // (8 * sizes["W"] * lanes)
-    if fitting == 0:
-        return None
-    strip = ceil_div(rows, ceil_div(rows, fitting))
-    turn = ceil_div(min(strip + 1, sizes["OH"] // 2), 2) * ceil_div(sizes["OW"] // 2, 2)
-    warps = ceil_div(turn, _HELD * (32 // lanes))
-    rounds = ceil_div(warps, _SPARSE_WARPS)
-    return {"STRIP": strip, "HELD": _HELD, "THREADS": 32 * ceil_div(warps, rounds)}
+    square = (sizes["R"], sizes["S"]) == (3, 3)
+    fours = sizes["C"] % _SPARSE_CHANNELS == 0 and sizes["K"] % _SPARSE_FILTERS == 0
+    return steps == {1} and square and fours
 
 
 def _add_sparse_wgrad(
     build: Builder, node: Node, constants: dict[str, int], has_bias: bool
-) -> None:
-    """The launches that write the node's first output, dw, and db, the second, if it has one."""
+) -> bool:
+    """The launches that write the node's first output, dw, and db, the second, if it has one.
+
+    False if not even a strip of one row of windows fits in shared memory.
+    """
     x, _, dy, index = (Tensor(name) for name in node.inputs)
     samples, dw = build.specs[x.name].shape[0], build.specs[node.outputs[0]]
-    lanes = min(32, constants["C"])
-    tiles = ceil_div(constants["K"], 4 * _SPARSE_FILTERS) * (constants["C"] // lanes)
-    depth = samples * (constants["OH"] // 2) * (constants["OW"] // 2)
+    filters = next(count for count in (32, 16, 8) if constants["K"] % count == 0)
+    rows, cols = constants["OH"] // 2, constants["OW"] // 2
+
+    def nbytes(strip: int) -> int:
+        return 128 * (2 * strip + 2) * (2 * cols + 2) + 8 * strip * cols * filters
+
+    strips = next((s for s in range(1, rows + 1) if nbytes(ceil_div(rows, s)) <= _WGRAD_BYTES), 0)
+    if not strips:
+        return False
+    strip = ceil_div(rows, strips)
+    tiles = constants["K"] // filters * (constants["C"] // _SPARSE_CHANNELS)
     shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
-    split = PartialSums(build, node, shape, tiles, depth, has_bias, least=32)
-    arguments = (x, dy, index, *split.outputs, samples, split.length, split.stride)
-    own = constants | {"BIAS": int(has_bias)}
-    build.add("conv2d_wgrad/sparse", own, arguments, tiles * split.count, threads=128)
+    items = samples * ceil_div(rows, strip)
+    # A strip counts as sixteen terms, of which chunks are multiples.
+    split = PartialSums(build, node, shape, tiles, 16 * items, has_bias, least=16)
+    arguments = (x, dy, index, *split.outputs, samples, split.length // 16, split.stride)
+    own = constants | {"BIAS": int(has_bias), "STRIP": strip}
+    shared = max(nbytes(strip), 4 * 37 * 4 * filters)
+    build.add("conv2d_wgrad/sparse", own, arguments, tiles * split.count, 256, shared)
     split.add_up()
+    return True
 
 
 def _add_sparse_dgrad(
     build: Builder, node: Node, constants: dict[str, int], mask: Argument
-) -> None:
-    """The launch that writes the node's last output, dx."""
+) -> bool:
+    """The launch that writes the node's last output, dx; False if no strip fits."""
     _, w, dy, index = (Tensor(name) for name in node.inputs)
     samples = build.specs[node.inputs[0]].shape[0]
-    lanes = min(32, constants["C"])
+    tiles = samples * (constants["C"] // _SPARSE_CHANNELS)
+    filters = next(count for count in _SPARSE_SLICES if constants["K"] % count == 0)
     rows = (constants["H"] - 1 + constants["PH"]) // 2 + 1
-    blocks = samples * ceil_div(rows, constants["STRIP"]) * (constants["C"] // lanes)
-    arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), samples)
+    row_bytes, weight_bytes = 8 * constants["W"] * _SPARSE_CHANNELS, 128 * 9 * filters
+    fitting, wanted = (
+        (_DGRAD_BYTES - weight_bytes) // row_bytes,
+        ceil_div(_SPARSE_BLOCKS, max(tiles, 1)),
+    )
+    if fitting == 0:
+        return False
+    strips = max(ceil_div(rows, fitting), min(wanted, max(rows // _LEAST_STRIP, 1)))
+    strip = ceil_div(rows, strips)
+    arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), strip, samples)
     build.add(
         "conv2d_dgrad/sparse",
-        constants | {"MASK": int(mask != ABSENT)},
+        constants | {"MASK": int(mask != ABSENT), "FILTERS": filters},
         arguments,
-        blocks,
-        constants["THREADS"],
-        shared=8 * constants["STRIP"] * constants["W"] * lanes,
+        tiles * ceil_div(rows, strip),
+        32 * _sparse_warps(constants, strip, sharing=tiles > _SPARSE_BLOCKS),
+        shared=weight_bytes + row_bytes * strip,
     )
+    return True
+
+
+def _sparse_warps(sizes: dict[str, int], strip: int, sharing: bool) -> int:
+    """Warps that take the windows of a strip, and of the row above it, in equal rounds."""
+    rows, cols = min(strip + 1, sizes["OH"] // 2), sizes["OW"] // 2
+    # Eight windows at a time, of rows and columns of one parity.
+    units = sum(
+        ceil_div((rows + row) // 2 * ((cols + col) // 2), 8) for row in (0, 1) for col in (0, 1)
+    )
+    rounds = ceil_div(units, _SHARING_WARPS if sharing else _SPARSE_WARPS)
+    return max(ceil_div(units, rounds), 1)
 
 
 def _add_tiled_dgrad(
@@ -474,6 +554,7 @@ LADDER = {
     ("Conv2dWgrad", "naive"): _wgrad,
     ("Conv2d", "tiled"): _tiled_forward,
     ("Conv2d", "async"): _async_forward,
+    ("Conv2d", "direct"): _direct_forward,
     ("Conv2dDgrad", "tiled"): _tiled_dgrad,
     ("Conv2dWgrad", "tiled"): _tiled_wgrad,
     ("Conv2dWgrad", "warp"): _warp_wgrad,
@@ -483,6 +564,7 @@ LADDER = {
     ("PooledConv2dGrad", "fused"): _fused_pooled,
     ("FusedConv2d", "tiled"): _tiled_forward,
     ("FusedConv2d", "async"): _async_forward,
+    ("FusedConv2d", "direct"): _direct_forward,
     ("FusedConv2dDgrad", "tiled"): _tiled_dgrad,
     ("FusedConv2dWgrad", "tiled"): _tiled_wgrad,
     ("FusedConv2dWgrad", "warp"): _warp_wgrad,

@@ -32,8 +32,12 @@ _WIDE = {
     "FusedLinearWgrad": (0, 2),
 }
 
-#: Of the warp rung: the most outputs it serves, and samples and threads of a block.
-_FEW_OUTPUTS, _WARP_SAMPLES, _WARP_THREADS = 16, 4, 256
+#: Of the warp rung: the most outputs it serves, and its fewest inputs.
+_FEW_OUTPUTS, _MANY_INPUTS = 16, 256
+#: Samples that a block of it can take, and its warps; and the most blocks of one sample each.
+_WARP_SAMPLES, _WARPS, _LONE_SAMPLES = 4, 16, 128
+#: Threads of a block of the weight gradient.
+_WGRAD_THREADS = 128
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
@@ -136,11 +140,15 @@ def _warp_forward(node: Node, specs: Specs) -> Selection | None:
     if not _served(node, specs):
         return None
     build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
-    if outputs > _FEW_OUTPUTS or width < _WARP_THREADS:
+    if outputs > _FEW_OUTPUTS or width < _MANY_INPUTS:
         return None
-    constants = _forward_constants(node, specs) | {"SAMPLES": _WARP_SAMPLES}
-    blocks = ceil_div(n, _WARP_SAMPLES)
-    build.add("linear_fprop/warp", constants, _forward_arguments(node, n), blocks, _WARP_THREADS)
+    # Blocks of one sample read all weights each, but a small batch has few blocks.
+    samples = 1 if n <= _LONE_SAMPLES else _WARP_SAMPLES
+    constants = _forward_constants(node, specs) | {"SAMPLES": _WARP_SAMPLES, "WARPS": _WARPS}
+    *arguments, _ = _forward_arguments(node, n)
+    build.add(
+        "linear_fprop/warp", constants, (*arguments, samples, n), ceil_div(n, samples), 32 * _WARPS
+    )
     return build.selection("warp", "linear_fprop")
 
 
@@ -159,6 +167,24 @@ def _tiled_wgrad(node: Node, specs: Specs) -> Selection | None:
     build.add("linear_wgrad/tiled", constants, arguments, tiles * split.count, threads(tile))
     split.add_up()
     return build.selection("tiled", "linear_wgrad")
+
+
+def _warp_wgrad(node: Node, specs: Specs) -> Selection | None:
+    """Serves layers of few outputs and many inputs, in fours."""
+    if not _served(node, specs):
+        return None
+    build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
+    if outputs > _FEW_OUTPUTS or width < _MANY_INPUTS or width % 4:
+        return None
+    bias = len(node.outputs) > 1
+    tiles = ceil_div(width // 4, _WGRAD_THREADS)
+    split = PartialSums(build, node, (outputs, width, 1, 1), tiles, n, bias)
+    constants = {"I": width, "O": outputs, "BIAS": int(bias)}
+    x, dy = (Tensor(name) for name in node.inputs)
+    arguments = (x, dy, *split.outputs, n, split.length, split.stride)
+    build.add("linear_wgrad/warp", constants, arguments, tiles * split.count, _WGRAD_THREADS)
+    split.add_up()
+    return build.selection("warp", "linear_wgrad")
 
 
 def _forward_constants(node: Node, specs: Specs) -> dict[str, int]:
@@ -212,6 +238,7 @@ LADDER = {
     ("Linear", "async"): _async_forward,
     ("LinearDgrad", "tiled"): _tiled_dgrad,
     ("LinearWgrad", "tiled"): _tiled_wgrad,
+    ("LinearWgrad", "warp"): _warp_wgrad,
     ("FusedLinear", "fused"): _fused_forward,
     ("FusedLinearDgrad", "fused"): _fused_dgrad,
     ("FusedLinearWgrad", "fused"): _fused_wgrad,
@@ -220,4 +247,5 @@ LADDER = {
     ("FusedLinear", "async"): _async_forward,
     ("FusedLinearDgrad", "tiled"): _tiled_dgrad,
     ("FusedLinearWgrad", "tiled"): _tiled_wgrad,
+    ("FusedLinearWgrad", "warp"): _warp_wgrad,
 }

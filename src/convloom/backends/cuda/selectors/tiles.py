@@ -7,12 +7,18 @@ as the matrix has columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 from convloom.backends.cuda.selectors.common import ceil_div
 
 #: Blocks that a launch should have at least, where a sum can be split into chunks.
 BLOCKS = 512
 #: Bytes of shared memory that every GPU grants every block.
 SHARED_BYTES = 48 * 1024
+#: Threads that a block of the direct convolution may have: many if they make full rounds of the
+#: four schedulers of a multiprocessor, else few; and at least half as many.
+DIRECT_THREADS, DIRECT_ROUND = (256, 128), 128
 #: Most bytes of partial sums of a step.
 PARTIAL_BYTES = 64 * 1024 * 1024
 
@@ -59,6 +65,59 @@ def stages(tile: Tile) -> tuple[int, int]:
     nbytes = 4 * pitch * (tile["BM"] + tile["BN"])
     count = 3 if 3 * nbytes <= SHARED_BYTES else 2
     return count, count * nbytes
+
+
+@dataclass(frozen=True)
+class DirectBand:
+    """A block of conv2d_fprop/direct.
+
+    Attributes:
+        rows: rows of tiles, each of two output rows (BAND).
+        filters: of the block (FILTERS).
+        slice: channels at a time (SLICE).
+        threads: one for four filters of a tile, filled up to whole warps.
+        shared: bytes of shared memory.
+    """
+
+    rows: int
+    filters: int
+    slice: int
+    threads: int
+    shared: int
+
+
+def direct_band(sizes: Mapping[str, int]) -> DirectBand | None:
+    """The block with the fewest filters that has threads enough; None if there is none.
+
+    Args:
+        sizes: the constants of device/conv.cuh, and POOL.
+    """
+    rows, cols = (sizes[side] // 2 * 2 if sizes["POOL"] else sizes[side] for side in ("OH", "OW"))
+    down, across = ceil_div(rows, 2), ceil_div(cols, 4)
+    for filters in (32, 64, 128):
+        row = across * filters // 4  # threads for a row of tiles
+        if sizes["K"] % filters or not down:
+            return None
+        for most in DIRECT_THREADS:
+            band = ceil_div(down, ceil_div(down, max(most // max(row, 1), 1)))
+            full = band * row % DIRECT_ROUND == 0 or most == DIRECT_THREADS[-1]
+            # A band of one row of tiles would read its inputs nearly twice.
+            if full and band >= min(2, down) and most // 2 <= band * row <= most:
+                return _sliced(sizes, band, across, filters)
+    return None
+
+
+def _sliced(sizes: Mapping[str, int], band: int, across: int, filters: int) -> DirectBand | None:
+    """As many channels at a time as fit in shared memory that every GPU grants."""
+    rows, pitch = 2 * band + sizes["R"] - 1, 4 * ceil_div(4 * across + sizes["S"] - 1, 4)
+    while across % 2 == 0 and 2 * pitch % 8 != across % 8:
+        pitch += 1
+    nbytes = 16 * (rows * pitch + sizes["R"] * sizes["S"] * filters)  # of four channels
+    threads = ceil_div(band * across * filters // 4, 32) * 32
+    for fours in (4, 2, 1):
+        if sizes["C"] % (4 * fours) == 0 and fours * nbytes <= SHARED_BYTES:
+            return DirectBand(band, filters, 4 * fours, threads, fours * nbytes)
+    return None
 
 
 def threads(tile: Tile) -> int:

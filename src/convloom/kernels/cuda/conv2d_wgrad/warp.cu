@@ -1,13 +1,14 @@
 // Gradients of filters with few taps (C*R*S) and, with BIAS, of the bias. POOL is that of the fused
 // rung; G is 1.
 //
-// A lane stands on a filter and keeps the sums of all its taps in registers; a block walks a chunk
-// of output pixels, or with POOL of pooling windows, several at once where filters are few: of the
-// four cells of a window only the winner has a gradient, and each lane looks up its own. Lanes are
-// added by shuffles, warps through shared memory. Chunk c writes at dw + c * stride and
-// db + c * stride, in KRSC order; several chunks are added up by sum_partials.
+// A lane stands on VEC filters, whose gradients it reads at once, and keeps the sums of all their
+// taps in registers; a block walks a chunk of output pixels, or with POOL of pooling windows,
+// several at once where filters are few: of the four cells of a window only the winner has a
+// gradient, and each lane looks up its own. Lanes are added by shuffles, warps through shared
+// memory. Chunk c writes at dw + c * stride and db + c * stride, in KRSC order; several chunks are
+// added up by sum_partials.
 // Against tiled: a tile would be mostly empty; and with POOL there is one product in four.
-// Limit: a load (from the first-level cache) and a multiply-add for each tap.
+// Limit: reading dy; with one filter a lane, a load from the first-level cache for each product.
 #include "device/conv_tile.cuh"
 #include "device/reduce.cuh"
 
@@ -16,50 +17,55 @@ __global__ void __launch_bounds__(256)
     conv2d_wgrad_warp(const f32* x, const f32* dy, const u8* index, f32* dw, f32* db, i64 n,
                       i64 chunk, i64 stride) {
     constexpr int WARPS = 8, DEPTH = int(Conv<P>::DEPTH), SUMS = DEPTH + 1;
-    constexpr int ACROSS = row_lanes(P::K), DOWN = 32 / ACROSS;
-    constexpr i64 BLOCKS = ceil_div(P::K, ACROSS);  // of filters
+    constexpr int VEC = P::POOL == 0 && P::YROW == 0 && P::K % 4 == 0 ? 4 : 1;
+    constexpr int FILTERS = row_lanes(P::K), ACROSS = FILTERS / VEC, DOWN = 32 / ACROSS;
+    constexpr i64 BLOCKS = ceil_div(P::K, FILTERS);  // of filters
     // Windows, or pixels, of an image.
-    constexpr i64 COUNT = P::POOL != 0 ? Pixels<P>::COUNT / 4 : Pixels<P>::COUNT;
-    __shared__ f32 part[WARPS][ACROSS * SUMS];
+    constexpr i64 ROWS = P::POOL != 0 ? Conv<P>::POOL_ROWS : P::OH;
+    constexpr i64 COLS = P::POOL != 0 ? Conv<P>::POOL_COLS : P::OW;
+    constexpr i64 STEP = WARPS * DOWN;
+    __shared__ f32 part[WARPS][FILTERS * SUMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const i64 number = blockIdx.x / BLOCKS;
-    const i64 filter = blockIdx.x % BLOCKS * ACROSS + lane % ACROSS;
-    const i64 last = least((number + 1) * chunk, n * COUNT);
-    f32 sum[SUMS] = {};
+    const i64 filter = blockIdx.x % BLOCKS * FILTERS + lane % ACROSS * VEC;
+    const i64 last = least((number + 1) * chunk, n * ROWS * COLS);
+    f32 sum[VEC][SUMS] = {};
     if (filter < P::K) {
         i64 i = number * chunk + warp * DOWN + lane / ACROSS;
-        for (; i < last; i += WARPS * DOWN) {
-            const i64 image = i / COUNT;
-            Pixel at = Pixels<P>::at(u32(i % COUNT) * (P::POOL != 0 ? 4 : 1));
-            f32 gradient;
+        auto at = Walk<greatest(ROWS, 1), greatest(COLS, 1), STEP>::from(i);
+        for (; i < last; i += STEP, at.move()) {
+            f32 gradient[VEC];
+            i32 y_row = at.row, y_col = at.col;
             if constexpr (P::POOL != 0) {
-                const i64 from = Conv<P>::pooled_offset(image, filter, at.row / 2, at.col / 2);
-                gradient = dy[from];
-                at.row += index[from] / 2, at.col += index[from] % 2;
+                const i64 from = Conv<P>::pooled_offset(at.image, filter, y_row, y_col);
+                gradient[0] = dy[from];
+                y_row = 2 * y_row + index[from] / 2, y_col = 2 * y_col + index[from] % 2;
             } else {
-                gradient = dy[Conv<P>::y_offset(image, filter, at.row, at.col)];
+                load_or_zero(gradient, dy, Conv<P>::y_offset(at.image, filter, y_row, y_col), true);
             }
-            const i32 row = at.row * i32(P::UH) - i32(P::PH);
-            const i32 col = at.col * i32(P::UW) - i32(P::PW);
-            const f32* from = x + image * Conv<P>::X_SIZE;
-            sum[DEPTH] += gradient;
+            const i32 row = y_row * i32(P::UH) - i32(P::PH);
+            const i32 col = y_col * i32(P::UW) - i32(P::PW);
+            const f32* from = x + Conv<P>::x_offset(at.image, 0, row, col);
+#pragma unroll
+            for (int v = 0; v < VEC; ++v) sum[v][DEPTH] += gradient[v];
 #pragma unroll
             for (int tap = 0; tap < DEPTH; ++tap) {
-                const int c = tap % int(P::C), rs = tap / int(P::C);
-                const i32 h = row + rs / int(P::S) * i32(P::DH);
-                const i32 w = col + rs % int(P::S) * i32(P::DW);
-                sum[tap] = fmaf(Conv<P>::padded(from, 0, c, h, w), gradient, sum[tap]);
+                const f32 value = tap_of<P>(from, row, col, tap);
+#pragma unroll
+                for (int v = 0; v < VEC; ++v) sum[v][tap] = fmaf(value, gradient[v], sum[v][tap]);
             }
         }
     }
 #pragma unroll
-    for (int tap = 0; tap < SUMS; ++tap) {
-        const f32 total = lanes_sum<ACROSS, 16>(sum[tap]);
-        if (lane < ACROSS) part[warp][lane * SUMS + tap] = total;
-    }
+    for (int v = 0; v < VEC; ++v)
+#pragma unroll
+        for (int tap = 0; tap < SUMS; ++tap) {
+            const f32 total = lanes_sum<ACROSS, 16>(sum[v][tap]);
+            if (lane < ACROSS) part[warp][(lane * VEC + v) * SUMS + tap] = total;
+        }
     __syncthreads();
-    for (int at = threadIdx.x; at < ACROSS * SUMS; at += 32 * WARPS) {
-        const i64 k = blockIdx.x % BLOCKS * ACROSS + at / SUMS;
+    for (int at = threadIdx.x; at < FILTERS * SUMS; at += 32 * WARPS) {
+        const i64 k = blockIdx.x % BLOCKS * FILTERS + at / SUMS;
         if (k >= P::K) continue;
         f32 total = part[0][at];
         for (int other = 1; other < WARPS; ++other) total += part[other][at];

@@ -66,6 +66,17 @@ __device__ __forceinline__ auto w_within(i32 channel, i32 r, i32 s) {
     return offset_within<P::C, P::R, P::S, P::WROW != 0>(channel, r, s);
 }
 
+// What tap number `tap` of a filter, in (r, s, c) order, sees from a window that begins at (row, col)
+// of an image of one group; `from` is where that lies, or would.
+template <class P>
+__device__ __forceinline__ f32 tap_of(const f32* from, i32 row, i32 col, int tap) {
+    const i32 c = tap % int(P::C), r = tap / int(P::C) / int(P::S) * i32(P::DH);
+    const i32 s = tap / int(P::C) % int(P::S) * i32(P::DW);
+    const bool inside = (P::PH == 0 || (row + r >= 0 && row + r < P::H)) &&
+                        (P::PW == 0 || (col + s >= 0 && col + s < P::W));
+    return inside ? from[x_within<P>(c, r, s)] : 0.0f;
+}
+
 // A place that no tap reaches from within the image.
 constexpr i32 FAR_OUT = -(1 << 30);
 

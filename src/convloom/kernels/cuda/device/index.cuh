@@ -68,3 +68,23 @@ template <i64 C, i64 H, i64 W, bool ROW>
 __device__ __forceinline__ i64 offset_of(const Place& at) {
     return at.image * (C * H * W) + offset_of<C, H, W, ROW>(at.channel, at.row, at.col);
 }
+
+// A place in a stack of maps ROWS x COLS that moves on by STEP places at a time, image by image in
+// row-major order, without dividing.
+template <i64 ROWS, i64 COLS, i64 STEP>
+struct Walk {
+    i64 image;
+    i32 row, col;
+
+    __device__ static Walk from(i64 i) {
+        const u32 rest = u32(i % (ROWS * COLS));
+        return {i / (ROWS * COLS), i32(rest / u32(COLS)), i32(rest % u32(COLS))};
+    }
+    __device__ void move() {
+        image += STEP / (ROWS * COLS);
+        row += i32(STEP % (ROWS * COLS) / COLS);
+        col += i32(STEP % COLS);
+        if (col >= COLS) col -= i32(COLS), ++row;
+        if (row >= ROWS) row -= i32(ROWS), ++image;
+    }
+};

@@ -1,6 +1,7 @@
 // y[n,o] = b[o] + sum over i of x[n,i] * w[o,i], then the activation (ACT), for few outputs
 //
-// A block takes SAMPLES samples and all outputs. Its eight warps share the inputs: neighbouring
+// A block takes `samples` samples, up to SAMPLES, and all outputs: one of a small batch, so that
+// there are many blocks, several of a large one. Its WARPS warps share the inputs: neighbouring
 // threads take neighbouring inputs, four at a time if I allows, each for all outputs; lanes are
 // added by shuffles, warps through shared memory.
 // Against tiled: a tile would be mostly empty; here every lane has work, and the deep sum is
@@ -11,18 +12,19 @@
 #include "device/tile.cuh"
 
 template <class P>
-__global__ void __launch_bounds__(256)
-    linear_fprop_warp(const f32* x, const f32* w, const f32* bias, f32* y, i64 n) {
-    constexpr int WARPS = 8, SUMS = P::SAMPLES * P::O, VEC = P::I % 4 == 0 ? 4 : 1;
+__global__ void __launch_bounds__(32 * P::WARPS)
+    linear_fprop_warp(const f32* x, const f32* w, const f32* bias, f32* y, i64 samples, i64 n) {
+    constexpr int WARPS = P::WARPS, SUMS = P::SAMPLES * P::O, VEC = P::I % 4 == 0 ? 4 : 1;
     __shared__ f32 part[WARPS][SUMS];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const i64 first = i64(blockIdx.x) * P::SAMPLES;
+    const i64 first = i64(blockIdx.x) * samples;
+    const int count = int(least(samples, n - first));  // of this block
     f32 sum[P::SAMPLES][P::O] = {};
     for (i64 i = threadIdx.x * VEC; i < P::I; i += 32 * WARPS * VEC) {
         f32 input[P::SAMPLES][VEC];
 #pragma unroll
         for (int s = 0; s < P::SAMPLES; ++s)
-            load_or_zero(input[s], x, (first + s) * P::I + i, first + s < n);
+            load_or_zero(input[s], x, (first + s) * P::I + i, s < count);
 #pragma unroll
         for (int o = 0; o < P::O; ++o) {
             f32 weight[VEC];
@@ -35,15 +37,17 @@ __global__ void __launch_bounds__(256)
         }
     }
 #pragma unroll
-    for (int s = 0; s < P::SAMPLES; ++s)
+    for (int s = 0; s < P::SAMPLES; ++s) {
+        if (s >= count) break;
 #pragma unroll
         for (int o = 0; o < P::O; ++o) {
             const f32 total = warp_sum(sum[s][o]);
             if (lane == 0) part[warp][s * P::O + o] = total;
         }
+    }
     __syncthreads();
     const int at = threadIdx.x;
-    if (at >= SUMS || first + at / P::O >= n) return;
+    if (at >= count * P::O) return;
     f32 total = part[0][at];
     for (int other = 1; other < WARPS; ++other) total += part[other][at];
     if (P::BIAS != 0) total += bias[at % P::O];
