@@ -35,14 +35,19 @@ def test_batches_hold_pixels_moved_along_the_axes(size: int | None) -> None:
     batches = Batches(dataset, 32, seed=4, augment=augment)
     draws = augment.draw(4, 2, 70, (6, 5))
     assert draws.noise is not None
-    assert not batches.gathered
+    assert batches.crops == (1, False, size, True)
     assert batches.shape == (3, size or 6, size or 5)
-    seen = 0
+    seen, shifts = 0, batches.shifts(2)
+    assert shifts is not None
+    assert (shifts.dtype, shifts.shape) == (np.float32, (70, 3))
+    scale = batches.coefficients[0]
     for batch, raw in zip(batches.epoch(2), batches.raw(2), strict=True):
         moved = raw.images + (draws.noise[batch.indices] @ axes(IMAGES))[:, :, None, None]
         mean, std = (np.array(v)[:, None, None] for v in (dataset.mean, dataset.std))
         np.testing.assert_allclose(batch.images, (moved / 255 - mean) / std, atol=2e-5)
         assert batch.images.shape[1:] == batches.shape
+        same = raw.images * scale + shifts[batch.indices][:, :, None, None]
+        np.testing.assert_array_equal(batch.images, same)
         seen += len(batch)
     assert seen == 70
 
@@ -57,14 +62,3 @@ def test_noise_does_not_depend_on_the_batch() -> None:
         return np.concatenate([part.images for part in parts])[np.argsort(order)]
 
     np.testing.assert_array_equal(made(70, shuffle=False), made(9, shuffle=True))
-
-
-def test_what_a_device_can_make_itself() -> None:
-    dataset = from_arrays(IMAGES, np.zeros(70, np.int64))
-    for augment, gathered in (
-        (None, True),
-        (Augmentation(padding=2), True),
-        (Augmentation(padding=0, size=5), False),  # 6×5 become 5×5
-        (Augmentation(padding=0, noise=0.1), False),
-    ):
-        assert Batches(dataset, 8, augment=augment).gathered == gathered

@@ -130,13 +130,17 @@ def test_adamw_and_mirrored_borders(device: str, way: str) -> None:
     assert_same_state(*ends)
 
 
-def test_batches_that_the_host_must_make(device: str) -> None:
-    """Crops to another size and colour noise are streamed, with the same bits."""
-    train, held_out = images_and_labels(21, channels=3), images_and_labels(9, channels=3, seed=1)
-    size = train.shape[1] - 2
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_crops_of_another_size_and_noise(device: str, noise: float) -> None:
+    """Crops to another size and colour noise, of images that one device holds as they are."""
+    size, draw = 4, np.random.default_rng(0)
+    pixels = draw.integers(0, 256, (21, 3, 7, 300)).astype(np.uint8)
+    train = from_arrays(pixels, np.arange(21) % 3, name="wide")  # crops begin beyond column 255
+    held_out = train.take(9)
     ends = []
-    for way in ("stream", "auto", "plain"):
-        augment = Augmentation(padding=0, size=size, noise=0.2)
+    for way in ("stream", "resident", "plain"):
+        fill = "reflect" if noise else "zero"
+        augment = Augmentation(padding=1, fill=fill, size=size, noise=noise)
         made = make_trainer(
             small_network(channels=3, size=size),
             augment=augment,
@@ -150,15 +154,6 @@ def test_batches_that_the_host_must_make(device: str) -> None:
     for end in ends[:2]:
         assert_same_state(end, ends[2])
         assert end.history.column("val_loss") == ends[2].history.column("val_loss")
-    resident = make_trainer(
-        small_network(channels=3, size=size),
-        augment=augment,
-        device=device,
-        input="resident",
-        engine=Engine,
-    )
-    with pytest.raises(cl.ConvloomError, match="rows gives its batches one by one"):
-        resident.fit(train, epochs=1)
 
 
 @pytest.mark.parametrize("count", [3, 8, 16])
@@ -459,7 +454,8 @@ def test_raw_batches_become_the_normalised_ones() -> None:
     order, draws = batches.order(1), batches.draws(1)
     assert draws is not None
     assert (draws.shape, draws.dtype, int(draws.max())) == ((20, 3), np.uint8, 4)
-    assert batches.crops == (2, False)
+    assert batches.crops == (2, False, None, False)
+    assert batches.shifts(1) is None
     for number, (raw, made) in enumerate(zip(batches.raw(1), batches.epoch(1), strict=True)):
         assert raw.images.dtype == np.uint8
         np.testing.assert_array_equal(

@@ -26,10 +26,19 @@ class Crops:
     Attributes:
         padding: pixels on each side; 0 leaves the image in place and only flips.
         reflect: the padding mirrors the image; else it is black.
+        size: side of the crop; None keeps the image's own height and width.
+        noise: every sample has a shift of its own for each channel.
     """
 
     padding: int
     reflect: bool = False
+    size: int | None = None
+    noise: bool = False
+
+    def shape(self, image: tuple[int, int, int]) -> tuple[int, int, int]:
+        """(C, H, W) of what becomes of images (C, H, W)."""
+        channels, height, width = image
+        return channels, self.size or height, self.size or width
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +103,7 @@ class ResidentRunner(Protocol):
         *,
         first_step: int = 0,
         draws: np.ndarray | None = None,
+        shifts: np.ndarray | None = None,
     ) -> None:
         """Say what the next steps are; none of those begun before may be left.
 
@@ -103,7 +113,10 @@ class ResidentRunner(Protocol):
                 updates nothing.
             first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
                 stays what it is.
-            draws: (samples, 3) uint8, row, column and flip of every sample, if there are crops.
+            draws: (samples, 3) uint8, or uint16, row, column and flip of every sample, if there are
+                crops.
+            shifts: (samples, C) float32, the shift of every sample's normalisation, if there is
+                noise.
         """
         ...
 

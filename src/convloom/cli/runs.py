@@ -321,7 +321,8 @@ def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
 
 
 def crops_of(config: RunConfig) -> Crops | None:
-    """The settings' augmentation as a GPU makes it; None where the host makes it, or nobody."""
+    """The settings' augmentation as a GPU makes it of images as large as the network takes; None
+    where there is none, or images are larger."""
     drawn = images.augmentation(config)
     if drawn is None or drawn.size is not None or drawn.noise:
         return None

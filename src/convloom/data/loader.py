@@ -146,25 +146,30 @@ class Batches:
         return own if self.augment is None else self.augment.shape(own)
 
     @property
-    def gathered(self) -> bool:
-        """Whether ``crops`` and ``draws`` say all of the augmentation, so that a device can make
-        it; crops to another size and colour noise are made here."""
-        return self.shape == self.dataset.images.shape[1:] and self._axes is None
+    def crops(self) -> tuple[int, bool, int | None, bool] | None:
+        """How images are augmented: pixels of padding, whether it mirrors, the side of the crop,
+        and whether colours are moved; None: not at all."""
+        if self.augment is None:
+            return None
+        return self.augment.padding, self.augment.reflect, self.augment.size, self._axes is not None
 
-    @property
-    def crops(self) -> tuple[int, bool] | None:
-        """How images are augmented: pixels of padding, and whether it mirrors; None: not at all."""
-        return None if self.augment is None else (self.augment.padding, self.augment.reflect)
+    def shifts(self, epoch: int) -> np.ndarray | None:
+        """The shift of each sample's normalisation, float32 (N, C); None without colour noise."""
+        if self._axes is None:
+            return None
+        every = np.arange(len(self.dataset))
+        return self._shifts(every, self._drawn(epoch))[:, :, 0, 0]
 
     def draws(self, epoch: int) -> np.ndarray | None:
-        """Where each sample's crop begins and whether it is flipped, uint8 (N, 3); see ``Draws``.
+        """Where each sample's crop begins and whether it is flipped, (N, 3), uint8 or uint16; see
+        ``Draws``.
 
         None where nothing is augmented.
         """
         drawn = self._drawn(epoch)
         if drawn is None:
             return None
-        return np.stack([drawn.row, drawn.column, drawn.flip.astype(np.uint8)], axis=1)
+        return np.stack([drawn.row, drawn.column, drawn.flip.astype(drawn.row.dtype)], axis=1)
 
     def order(self, epoch: int) -> np.ndarray:
         """The samples' indices in an epoch's order, int64 (N,)."""

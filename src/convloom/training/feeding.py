@@ -143,9 +143,9 @@ def make_feed(
     check_input(wanted, engine.device, device is not None)
     if device is None or not isinstance(engine, DeviceEngine):
         return PlainFeed(engine, batches)
-    if _gathered(batches) and wanted == RESIDENT:
+    if isinstance(batches, DeviceBatches) and wanted == RESIDENT:
         return _resident(engine, batches, device, data)
-    if _gathered(batches) and wanted == AUTO:
+    if isinstance(batches, DeviceBatches) and wanted == AUTO:
         need, free = _need(engine, batches, kind) + spare, device.free_bytes()
         if need <= _FAIR_SHARE * free:
             return _resident(engine, batches, device, data)
@@ -155,9 +155,8 @@ def make_feed(
         )
     if wanted == RESIDENT:
         raise InputError(
-            "input 'resident' needs a data set in memory, such as cl.data.load returns, and no "
-            f"augmentation but crops of its images' own size and flips; {data} gives its batches "
-            "one by one, so use input 'stream'"
+            f"input 'resident' needs a data set in memory, such as cl.data.load returns; {data} "
+            "gives its batches one by one, so use input 'stream'"
         )
     return StreamFeed(engine, batches, device)
 
@@ -170,14 +169,17 @@ def batch_sizes(samples: int, batch_size: int) -> list[int]:
 
 def nbytes(batches: Batches) -> int:
     """Bytes of device memory that a data set takes; 0 where it cannot lie there."""
-    if not _gathered(batches):
+    if not isinstance(batches, DeviceBatches):
         return 0
     return batches.images.nbytes + 8 * len(batches.labels)
 
 
-def _gathered(batches: Batches) -> TypeGuard[DeviceBatches]:
-    """Whether a device can make the batches of the data set by itself."""
-    return isinstance(batches, DeviceBatches) and batches.gathered
+def _streams_pixels(batches: Batches) -> TypeGuard[DeviceBatches]:
+    """Whether batches may go to a device as pixels, which it normalises all alike."""
+    if not isinstance(batches, DeviceBatches):
+        return False
+    crops = batches.crops
+    return crops is None or not Crops(*crops).noise
 
 
 def _need(engine: DeviceEngine, batches: DeviceBatches, kind: str) -> int:
@@ -230,8 +232,8 @@ class PlainFeed:
                 yield self._engine.evaluate_step(batch.images, batch.labels)
 
 
-#: An epoch's order, and where its crops begin.
-_Drawn = tuple[np.ndarray, np.ndarray | None]
+#: An epoch's order, where its crops begin, and its samples' shifts.
+_Drawn = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
 class ResidentFeed:
@@ -279,7 +281,7 @@ class ResidentFeed:
     def evaluate(self) -> Iterator[StepResult]:
         """Figures of each batch of epoch 0."""
         course = Course([{}] * len(self._batches), settled=lambda step: False)
-        asked = self._asked((self._batches.order(0), None), 0, course, None)
+        asked = self._asked((self._batches.order(0), None, None), 0, course, None)
         return self._pace.reported(asked, _GRAPHS_AHEAD)
 
     def _asked(
@@ -291,7 +293,7 @@ class ResidentFeed:
     ) -> Generator[Part, None, None]:
         """Asks for the steps, some at a time. Full batches and the short last one are two plans."""
         kind, step = "evaluate" if rates is None else "train", 0
-        whole, draws = drawn
+        whole, draws, shifts = drawn
         for order in self._orders(whole, start_batch):
             count, size = order.shape
             executable, runner = self._runner(kind, size)
@@ -300,6 +302,7 @@ class ResidentFeed:
                 None if rates is None else rates[step : step + count],
                 first_step=self._engine.steps_done,
                 draws=draws,
+                shifts=shifts,
             )
             while runner.left:
                 if course.stop():
@@ -312,7 +315,8 @@ class ResidentFeed:
                 yield Part(asked, size, course.settled(step - 1))
 
     def _draw(self, epoch: int) -> _Drawn:
-        return self._batches.order(epoch), self._batches.draws(epoch)
+        batches = self._batches
+        return batches.order(epoch), batches.draws(epoch), batches.shifts(epoch)
 
     def _orders(self, order: np.ndarray, start_batch: int) -> Iterator[np.ndarray]:
         """The samples of full batches (batches, batch size), and of the short last one (1, n)."""
@@ -348,8 +352,9 @@ class StreamFeed:
     def prepare(self, kind: str, sizes: Iterable[int]) -> None:
         """Compile and bind what batches of these sizes run, and what copies them."""
         for size in sizes:
-            if _gathered(self._batches):
-                self._runner(kind, size, self._batches.images)
+            if _streams_pixels(self._batches):
+                pixels = self._batches.images
+                self._runner(kind, size, np.empty((0, *self._batches.shape), pixels.dtype))
             else:  # only the first batch will show its dtype
                 self._engine.prepare(kind, size)
 
@@ -406,7 +411,7 @@ class StreamFeed:
 
     def _source(self, epoch: int, start_batch: int) -> Iterator[Batch]:
         """Batches as small as they come: pixels, where the data set has them."""
-        if _gathered(self._batches):
+        if _streams_pixels(self._batches):
             return self._batches.raw(epoch, start_batch)
         return self._batches.epoch(epoch, start_batch)
 
@@ -424,6 +429,6 @@ class StreamFeed:
     def _like(self, images: np.ndarray) -> Samples:
         none = np.empty(0, np.float32)
         scale, shift = none, none
-        if _gathered(self._batches):
+        if _streams_pixels(self._batches):
             scale, shift = self._batches.coefficients
         return Samples(images[:0], none, scale, shift)

@@ -211,14 +211,14 @@ class DeviceBatches(Batches, Protocol):
         ...
 
     @property
-    def gathered(self) -> bool:
-        """Whether ``crops`` and ``draws`` say all of the augmentation; else the host makes each
-        batch."""
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of a batch's images."""
         ...
 
     @property
-    def crops(self) -> tuple[int, bool] | None:
-        """Pixels of padding of random crops, and whether it mirrors; None: no augmentation."""
+    def crops(self) -> tuple[int, bool, int | None, bool] | None:
+        """Pixels of padding of random crops, whether it mirrors, the side of the crop (None: the
+        images' own), and whether every sample has shifts of its own; None: no augmentation."""
         ...
 
     def order(self, epoch: int) -> np.ndarray:
@@ -226,7 +226,12 @@ class DeviceBatches(Batches, Protocol):
         ...
 
     def draws(self, epoch: int) -> np.ndarray | None:
-        """Row, column and flip of each sample's crop, uint8 (N, 3); None without augmentation."""
+        """Row, column and flip of each sample's crop, uint8 or uint16 (N, 3); None without
+        augmentation."""
+        ...
+
+    def shifts(self, epoch: int) -> np.ndarray | None:
+        """The shift of each sample's normalisation, float32 (N, C), if each has its own."""
         ...
 
     def raw(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:

@@ -265,7 +265,8 @@ def specialisations() -> frozenset[Specialisation]:
                 served = True
                 found |= set(selection.launch.kernels)
         assert served, f"nothing runs {op}"
-    for crops in (None, Crops(4), Crops(4, reflect=True)):
+    windows = Crops(4, size=28), Crops(0, reflect=True, size=28, noise=True)
+    for crops in (None, Crops(4), Crops(4, reflect=True), *windows):
         found |= set(kernels((3, 32, 32), 9, crops))
     return frozenset(found)
 

@@ -248,7 +248,8 @@ class TestCompiler:
 def everything(plans: list[Plan]) -> set[Specialisation]:
     """All kernels of some plans, and those around a resident step."""
     found = {p.kernel for plan in plans for s in plan.steps for p in s.selection.launch.phases}
-    for crops in (None, Crops(4), Crops(4, reflect=True)):
+    windows = Crops(4, size=28), Crops(0, reflect=True, size=28, noise=True)
+    for crops in (None, Crops(4), Crops(4, reflect=True), *windows):
         found |= set(kernels((3, 32, 32), 9, crops))
     return found
 

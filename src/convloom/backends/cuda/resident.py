@@ -132,7 +132,8 @@ class ResidentSteps:
     The plan is one of a training or an evaluation step for class-number targets.
 
     Args:
-        crops: how images are augmented, or None; ``train`` then takes the draws.
+        crops: how images are augmented, or None; ``train`` then takes the draws, and with noise
+            the shifts.
 
     Raises:
         ShapeError: the plan's images are not the data set's.
@@ -142,7 +143,8 @@ class ResidentSteps:
         self.executable = executable
         self.data = data
         self.crops = crops
-        self.batch_size = checked_plan(executable.plan, data.shape)
+        shape = data.shape if crops is None else crops.shape(data.shape)
+        self.batch_size = checked_plan(executable.plan, shape)
         self._gpu = data.gpu
         hyper = executable.plan.graph.specs.get("hyper")
         self._gather, self._record = kernels(
@@ -151,8 +153,13 @@ class ResidentSteps:
         fed = [phase.kernel for phase in fed_phases(executable.plan, self._gather)]
         self._gpu.load(fed or (self._gather, self._record))
         self._clock = self._gpu.allocate(2 * _CLOCK_BYTES)
-        self._draws = self._gpu.allocate(data.samples * 3 if crops else 0)
+        self._draw_type = np.uint16 if _windows(data.shape, crops) else np.uint8
+        draw_bytes = 3 * np.dtype(self._draw_type).itemsize
+        self._draws = self._gpu.allocate(data.samples * draw_bytes if crops else 0)
+        noisy = crops is not None and crops.noise
+        self._shifts = self._gpu.allocate(4 * data.samples * data.shape[0]) if noisy else None
         self._drawn: np.ndarray | None = None
+        self._shifted: np.ndarray | None = None
         self._tables: _Tables | None = None
         self._replay: Replay | None = None
         self._warm = False
@@ -170,9 +177,10 @@ class ResidentSteps:
         *,
         first_step: int = 0,
         draws: np.ndarray | None = None,
+        shifts: np.ndarray | None = None,
     ) -> Results:
         """Run one step for each row of ``order``; see ``begin``."""
-        parts = list(self.chunks(order, rates, first_step=first_step, draws=draws))
+        parts = list(self.chunks(order, rates, first_step=first_step, draws=draws, shifts=shifts))
         return Results(
             np.concatenate([np.empty(0, np.float32), *(part.losses for part in parts)]),
             np.concatenate([np.empty((0, _RANKS), np.int32), *(part.corrects for part in parts)]),
@@ -185,6 +193,7 @@ class ResidentSteps:
         *,
         first_step: int = 0,
         draws: np.ndarray | None = None,
+        shifts: np.ndarray | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> Iterator[Results]:
         """Run one step for each row of ``order``, and report some steps at a time, in order.
@@ -193,7 +202,7 @@ class ResidentSteps:
         so through ``stop`` and takes the reports that still come: as many steps as were reported
         have run then. For the other arguments and for errors see ``begin``.
         """
-        self.begin(order, rates, first_step=first_step, draws=draws)
+        self.begin(order, rates, first_step=first_step, draws=draws, shifts=shifts)
         waiting: deque[Asked] = deque()
         while self.left and not stop():
             waiting.append(self.ask())
@@ -217,6 +226,7 @@ class ResidentSteps:
         *,
         first_step: int = 0,
         draws: np.ndarray | None = None,
+        shifts: np.ndarray | None = None,
     ) -> None:
         """Say what the next steps are, one for each row of ``order``.
 
@@ -228,8 +238,11 @@ class ResidentSteps:
                 updates nothing.
             first_step: number of the first step, as ``counter`` has it; the seed in ``counter``
                 stays what it is.
-            draws: (samples, 3) uint8, row, column and flip of every sample, if there are crops;
-                an array that was given before is taken to be unchanged.
+            draws: (samples, 3) uint8, or uint16 where crops begin beyond 255, row, column and flip
+                of every sample, if there are crops; an array that was given before is taken to be
+                unchanged.
+            shifts: (samples, C) float32, the shift of every sample's normalisation, if there is
+                noise; likewise.
 
         Raises:
             ShapeError: tables of other shapes.
@@ -242,6 +255,8 @@ class ResidentSteps:
         rates = self._checked_rates(rates, len(order))
         if draws is None or draws is not self._drawn:
             self._take_draws(draws)
+        if shifts is None or shifts is not self._shifted:
+            self._take_shifts(shifts)
         self._prepared(len(order)).fill(order, rates)
         self._gpu.upload(self._clock.address, np.array([0, first_step], np.uint64))
 
@@ -291,6 +306,8 @@ class ResidentSteps:
 
     def _fed(self, tables: _Tables) -> tuple[Callable[[], None], ...]:
         """The launches of a step that gathers and records itself; none where it cannot."""
+        if _windows(self.data.shape, self.crops):
+            return ()
         images, labels, scale, shift = self.data.addresses
         addresses = {
             "images": images,
@@ -309,7 +326,10 @@ class ResidentSteps:
 
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:
         """The launches before and after those of the plan."""
-        source = (*self.data.addresses, tables.order, self._draws.address, tables.rates)
+        images, labels, scale, shift = self.data.addresses
+        shift = shift if self._shifts is None else self._shifts.address
+        facts = (images, labels, scale, shift)
+        source = (*facts, tables.order, self._draws.address, tables.rates)
         clock = self._clock.address
         gather = gathering(self._gather, self.executable, source, clock)
         record = recording(self._record, self.executable, tables.losses, tables.corrects, clock)
@@ -343,12 +363,25 @@ class ResidentSteps:
                 raise ShapeError("draws were given, but the images are not augmented")
             return
         shape = (self.data.samples, 3)
-        if draws is None or draws.shape != shape or draws.dtype != np.uint8:
-            raise ShapeError(f"the draws of crops must be uint8 {shape}")
-        if draws.size and draws[:, :2].max() > 2 * self.crops.padding:
+        types = (np.uint8, self._draw_type)
+        if draws is None or draws.shape != shape or draws.dtype not in types:
+            raise ShapeError(f"the draws of crops must be {np.dtype(self._draw_type)} {shape}")
+        spare = np.subtract(self.data.shape[1:], self.crops.shape(self.data.shape)[1:])
+        if draws.size and (draws[:, :2].max(axis=0) > spare + 2 * self.crops.padding).any():
             raise ConvloomError(f"a crop begins beyond the padding of {self.crops.padding}")
-        self._gpu.upload(self._draws.address, np.ascontiguousarray(draws))
+        self._gpu.upload(self._draws.address, np.ascontiguousarray(draws, self._draw_type))
         self._drawn = draws
+
+    def _take_shifts(self, shifts: np.ndarray | None) -> None:
+        if self._shifts is None:
+            if shifts is not None:
+                raise ShapeError("shifts were given, but no colours are moved")
+            return
+        shape = (self.data.samples, self.data.shape[0])
+        if shifts is None or shifts.shape != shape or shifts.dtype != np.float32:
+            raise ShapeError(f"the shifts of samples must be float32 {shape}")
+        self._gpu.upload(self._shifts.address, np.ascontiguousarray(shifts))
+        self._shifted = shifts
 
 
 class _Tables:
@@ -401,10 +434,13 @@ def kernels(
     """What begins and ends a step whose batch lies on the device.
 
     Args:
-        shape: (C, H, W) of an image.
+        shape: (C, H, W) of an image of the data set.
         rates: length of ``hyper``; 0 for a plan that has none.
         floats: the images are float32 and are taken as they are.
     """
+    record = Specialisation("record/naive", (("RANKS", _RANKS),))
+    if crops is not None and _windows(shape, crops):
+        return _window_kernel(shape, rates, crops, floats=floats), record
     channels, height, width = shape
     constants = {
         "AUGMENT": int(crops is not None),
@@ -416,8 +452,31 @@ def kernels(
         "REFLECT": int(crops is not None and crops.reflect),
         "W": width,
     }
-    gather = Specialisation("gather/naive", tuple(sorted(constants.items())))
-    return gather, Specialisation("record/naive", (("RANKS", _RANKS),))
+    return Specialisation("gather/naive", tuple(sorted(constants.items()))), record
+
+
+def _windows(shape: tuple[int, int, int], crops: Crops | None) -> bool:
+    """Whether crops are of another size than images of ``shape``, or colours are moved."""
+    return crops is not None and (crops.noise or crops.shape(shape) != shape)
+
+
+def _window_kernel(
+    shape: tuple[int, int, int], rates: int, crops: Crops, *, floats: bool
+) -> Specialisation:
+    channels, height, width = crops.shape(shape)
+    constants = {
+        "C": channels,
+        "FLOATS": int(floats),
+        "H": height,
+        "IMAGE_H": shape[1],
+        "IMAGE_W": shape[2],
+        "NOISE": int(crops.noise),
+        "PADDING": crops.padding,
+        "RATES": rates,
+        "REFLECT": int(crops.reflect),
+        "W": width,
+    }
+    return Specialisation("gather/windows", tuple(sorted(constants.items())))
 
 
 def gathering(
