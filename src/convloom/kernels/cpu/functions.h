@@ -17,21 +17,21 @@ CL_INLINE vec with_sign_of(vec x, vec sign) {
     return (vec)((ivec)x | ((ivec)sign & broadcast_i32(i32(0x80000000u))));
 }
 
-// 2^n for whole n in [-126, 127]; a NaN counts as 0.
-CL_INLINE vec power_of_two(vec n) {
-    const vec whole = select(n == n, n, zero());
-    return (vec)((__builtin_convertvector(whole, ivec) + 127) << 23);
-}
+// 2^n for n in [-126, 127].
+CL_INLINE vec power_of_two(ivec n) { return (vec)((n + 127) << 23); }
 
 // x = n ln 2 + r with |r| <= ln 2 / 2 (Cody and Waite). q = exp(r) - 1, from a Taylor polynomial
-// whose remainder is below 3e-9.
+// whose remainder is below 3e-9. A NaN makes q NaN, and any n.
 struct Exponent {
-    vec n, q;
+    ivec n;
+    vec q;
 };
 
 CL_INLINE Exponent exponent(vec x) {
-    const vec rounder = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
-    const vec n = fma(x, broadcast(1.44269504f), rounder) - rounder;
+    // Adding 1.5 * 2^23 rounds to an integer, which then is the end of the sum's bits.
+    const vec rounder = broadcast(12582912.0f);
+    const vec rounded = fma(x, broadcast(1.44269504f), rounder);
+    const vec n = rounded - rounder;
     vec r = fma(n, broadcast(-0.693359375f), x);
     r = fma(n, broadcast(2.12194440e-4f), r);
     vec p = broadcast(1.0f / 5040);
@@ -40,7 +40,7 @@ CL_INLINE Exponent exponent(vec x) {
     p = fma(p, r, broadcast(1.0f / 24));
     p = fma(p, r, broadcast(1.0f / 6));
     p = fma(p, r, broadcast(0.5f));
-    return {n, fma(p * r, r, r)};
+    return {(ivec)rounded - (ivec)rounder, fma(p * r, r, r)};
 }
 
 // Any x; from 89 on infinity, below -104 zero.
@@ -48,10 +48,8 @@ CL_INLINE vec exponential(vec x) {
     x = select(x > broadcast(89.0f), broadcast(89.0f), x);
     x = select(x < broadcast(-104.0f), broadcast(-104.0f), x);
     const Exponent e = exponent(x);
-    // In two factors, since 2^128 and 2^-150 have no exponent field.
-    const vec half = select(e.n < zero(), broadcast(-64.0f), broadcast(64.0f));
-    const vec far = select(magnitude(e.n) > broadcast(120.0f), half, zero());
-    return (e.q + broadcast(1.0f)) * power_of_two(e.n - far) * power_of_two(far);
+    const ivec half = e.n >> 1;  // in two factors: 2^128 and 2^-150 have no exponent field
+    return (e.q + broadcast(1.0f)) * power_of_two(half) * power_of_two(e.n - half);
 }
 
 // exp(x) - 1 for x <= 0.
