@@ -22,6 +22,8 @@ from convloom.backends.selecting import ceil_div
 
 #: Registers of a thread for sums: of one tile, and of filters' gradients.
 _PASSING, _LASTING = 64, 96
+#: Warps that a multiprocessor lets go on at once.
+_SCHEDULERS = 4
 #: The most parts that an output's features are split into.
 _PARTS = 8
 
@@ -61,11 +63,10 @@ class _Exact(OnChip):
     @cached_property
     def pixel_tiles(self) -> list[tuple[PixelTile, PixelTile]]:
         """Of each convolution: for its output, for the gradient of its input."""
-        threads = self.config.threads
         return [
             (
-                _tile(conv.out, conv.filters, conv.channels, conv, conv.stride, conv.pool, threads),
-                _tile(conv.size, conv.channels, conv.filters, conv, (1, 1), False, threads),
+                _tile(conv.out, conv.filters, conv, conv.stride, conv.pool),
+                _tile(conv.size, conv.channels, conv, (1, 1), False),
             )
             for conv in self.stages.convs
         ]
@@ -172,13 +173,11 @@ def _wgrad_tile(conv: ConvStage, threads: int) -> Tile:
 def _tile(
     size: tuple[int, int],
     outputs: int,
-    channels: int,
     conv: ConvStage,
     stride: tuple[int, int],
     pool: bool,
-    threads: int,
 ) -> PixelTile:
-    """The tile that takes fewest instructions, were all threads as long at work as the busiest."""
+    """The tile that takes least time, bound by multiply-adds or by reads of shared memory."""
     r, s = conv.kernel
     height, width = (conv.handed_on[0] * 2, conv.handed_on[1] * 2) if pool else size
     best, least = PixelTile(1 + pool, 1 + pool, 4), float("inf")
@@ -187,10 +186,12 @@ def _tile(
             continue
         tiles = ceil_div(height, rows) * ceil_div(width, cols) * ceil_div(outputs, filters)
         row = (cols - 1) * stride[1] + s
-        # Of a warp and channel: multiply-adds, four at a time; reads, each of 128 bytes.
-        work = rows * cols * filters * r * s / 4
+        # Of a warp and channel: multiply-adds; and reads, each of 128 bytes, of all warps in turn.
+        work = rows * cols * filters * r * s
         reads = ((rows - 1) * stride[0] + r) * row * 1.2 + r * s * rows * filters / 4 * 1.5
-        cost = ceil_div(tiles, threads) * (max(work, reads) + min(work, reads) / 2) * channels
+        warps = ceil_div(tiles, 32)
+        busy = ceil_div(warps, _SCHEDULERS) * work, warps * reads
+        cost = max(busy) + min(busy) / 2
         if cost < least:
             best, least = PixelTile(rows, cols, filters), cost
     return best
