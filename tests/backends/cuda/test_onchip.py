@@ -93,9 +93,19 @@ PLAIN = Network(
     ((7, 6, 2, 2), (9, 7, 1, 1), (11, 144)),
     (False, True, False),
 )
+#: An average of what passed a rectifier, and one without.
+AVERAGED = Network(
+    (
+        *(Conv2d(), ReLU(), AvgPool2d((2, 2), (2, 2))),
+        *(Conv2d((1, 1), (1, 1)), AvgPool2d((2, 2), (2, 2)), Flatten(), Linear()),
+    ),
+    (1, 11, 10),
+    ((6, 1, 3, 3), (17, 6, 3, 3), (4, 68)),
+    (True, True, True),
+)
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
 PRECISIONS = ["bf16", "fp32"]
-NETWORKS = [LENET, WIDE, STRIDED, PLAIN, PERCEPTRON]
+NETWORKS = [LENET, WIDE, STRIDED, PLAIN, AVERAGED, PERCEPTRON]
 
 
 @pytest.fixture(params=["cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -207,7 +217,7 @@ def refused(network: Network, chain: Chain) -> str:
 
 def test_refusals() -> None:
     """Each says which stage or size it is about."""
-    pool = Network((Conv2d(), AvgPool2d((2, 2), (2, 2)), Flatten(), Linear()), (1, 6, 6),
+    pool = Network((Conv2d(), AvgPool2d((3, 3), (1, 1)), Flatten(), Linear()), (1, 6, 6),
                    ((3, 1, 3, 3), (2, 12)), (False, False))  # fmt: skip
     assert "AvgPool2d" in refused(pool, pool.chain(ChainGradient))
     large = Network((Conv2d((1, 1), (1, 1)), ReLU(), Conv2d((1, 1), (1, 1)), Flatten(), Linear()),

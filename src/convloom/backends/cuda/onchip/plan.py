@@ -348,7 +348,7 @@ def _shape_constants(conv: ConvStage) -> dict[str, int]:
         "PADW": conv.padding[1],
         "BIAS": int(conv.bias),
         "RELU": int(conv.relu),
-        "POOL": int(conv.pool),
+        "POOL": 2 if conv.average else int(conv.pool),
         "ROW": int(conv.row),
         "WEIGHT": conv.weight,
     }

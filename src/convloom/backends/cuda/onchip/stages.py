@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from convloom.backends.selecting import same_order
 from convloom.ir import KRSC, NHWC, TensorSpec
 from convloom.ops import (
+    AvgPool2d,
     Chain,
     Conv2d,
     Dropout,
@@ -21,8 +22,8 @@ from convloom.ops.base import Op
 from convloom.ops.geometry import Pair
 from convloom.ops.loss import PROBABILITY
 
-#: The pool that a convolution takes with it.
-_POOL = MaxPool2d((2, 2), (2, 2))
+#: The pools that a convolution takes with it.
+_MAXIMUM, _AVERAGE = MaxPool2d((2, 2), (2, 2)), AvgPool2d((2, 2), (2, 2))
 
 
 class UnfitError(Exception):
@@ -31,9 +32,11 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class ConvStage:
-    """A convolution, and what of it is done at once: bias, rectifier, 2x2 maximum pool.
+    """A convolution, and what of it is done at once: bias, rectifier, 2x2 pool.
 
     Attributes:
+        pool: whether one follows; ``average``: whether it takes the average, of what the rectifier
+            made; else the maximum.
         out: rows and columns before pooling.
         row: whether filters lie KCRS; else KRSC.
         weight: which of the chain's parameters; its bias is the next.
@@ -51,6 +54,7 @@ class ConvStage:
     weight: int
     relu: bool = False
     pool: bool = False
+    average: bool = False
 
     @property
     def handed_on(self) -> Pair:
@@ -133,10 +137,11 @@ class _Reader:
             self._linear(before, parameters, weight)
         elif isinstance(op, ReLU):
             self._relu()
-        elif op == _POOL and self.convs and not self.flat and not self.convs[-1].pool:
-            if min(after.shape[2:]) < 1:
+        elif op in (_MAXIMUM, _AVERAGE) and self.convs and not self.convs[-1].pool:
+            if self.flat or min(after.shape[2:]) < 1:
                 raise UnfitError("a pool has no window")
-            self.convs = (*self.convs[:-1], replace(self.convs[-1], pool=True))
+            pooled = replace(self.convs[-1], pool=True, average=op == _AVERAGE)
+            self.convs = (*self.convs[:-1], pooled)
         elif isinstance(op, Flatten):
             self.flat = True
         elif isinstance(op, Dropout):
@@ -213,6 +218,8 @@ class _Reader:
                 raise UnfitError("a rectifier stands behind dropout")
             self.linears = (*self.linears[:-1], replace(self.linears[-1], relu=True))
         elif self.convs:
+            if self.convs[-1].average:
+                raise UnfitError("a rectifier stands behind an average pool")
             # Rectifier and maximum pool may change places, and nothing else stands between.
             self.convs = (*self.convs[:-1], replace(self.convs[-1], relu=True))
         else:

@@ -57,7 +57,9 @@ struct ConvForward {
                 multiply_taps<Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
                               ConvWeights<P, I>::TILES>(acc, place, fragments);
             }
-            if constexpr (Conv::POOL) {
+            if constexpr (Conv::AVERAGE) {
+                store_averaged(acc, map, first, n_tile, lane);
+            } else if constexpr (Conv::POOL) {
                 store_pooled(acc, map, first, n_tile, lane);
             } else {
 #pragma unroll
@@ -189,6 +191,46 @@ struct ConvForward {
                 if ((right && n + 1 >= NT) || plane >= Conv::KP || window >= WINDOWS) continue;
                 at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
                     cvt_bf16x2(best[0], best[1]);
+                if constexpr (P::MODE == 2)
+                    at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
+                             2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);
+            }
+        }
+    }
+
+    // As store_pooled, for averages: sums of columns, and which cells passed the rectifier.
+    __device__ __forceinline__ static void store_averaged(const Tiles<MT, NT>& acc, Bytes* map,
+                                                          int first, int n_tile, int lane) {
+        const bool right = (lane >> 2 & 1) != 0;
+        u32 upper = 0, lower = 0;  // a bit for each column
+#pragma unroll
+        for (int i = 0; i < MT * NT * 2; ++i) {
+            const f32(&four)[4] = acc[i / 2 / NT][i / 2 % NT];
+            upper |= (Conv::RELU && four[i % 2] <= 0.0f ? 0u : 1u) << i;
+            lower |= (Conv::RELU && four[2 + i % 2] <= 0.0f ? 0u : 1u) << i;
+        }
+        const u32 others = __shfl_xor_sync(0xffffffffu, upper, 4);
+        const u32 others_lower = __shfl_xor_sync(0xffffffffu, lower, 4);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            const int window = (first + m) * 4 + lane / 8;
+            const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
+#pragma unroll
+            for (int n = 0; n < NT; ++n) {
+                f32 mean[2];
+                u32 code[2];
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const f32 own = activated(acc[m][n][e]) + activated(acc[m][n][2 + e]);
+                    mean[e] = 0.25f * (own + __shfl_xor_sync(0xffffffffu, own, 4));
+                    const int bit = (m * NT + n) * 2 + e;
+                    code[e] = (upper >> bit & 1) | (others >> bit & 1) << 1 |
+                              (lower >> bit & 1) << 2 | (others_lower >> bit & 1) << 3;
+                }
+                const int plane = n_tile + n;
+                if (right || plane >= Conv::KP || window >= WINDOWS) continue;
+                at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
+                    cvt_bf16x2(mean[0], mean[1]);
                 if constexpr (P::MODE == 2)
                     at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
                              2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);

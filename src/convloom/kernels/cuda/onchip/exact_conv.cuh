@@ -93,14 +93,18 @@ struct ExactConv {
 
     // The gradient of element (k, y, x) of what is handed on becomes that of the products.
     __device__ __forceinline__ static void pass(Bytes* map, int k, int y, int x, f32 gradient) {
-        if constexpr (Conv::RELU) gradient = masked(gradient, z(map, k, y, x));
+        if constexpr (Conv::AVERAGE)
+            gradient *= 0.25f;
+        else if constexpr (Conv::RELU)
+            gradient = masked(gradient, z(map, k, y, x));
         if constexpr (!Conv::POOL) {
             dy(map, k, y, x) = gradient;
         } else {
             const int winner = code(map, k, y, x);
 #pragma unroll
             for (int cell = 0; cell < 4; ++cell)
-                dy(map, k, 2 * y + cell / 2, 2 * x + cell % 2) = cell == winner ? gradient : 0.0f;
+                dy(map, k, 2 * y + cell / 2, 2 * x + cell % 2) =
+                    (Conv::AVERAGE ? (winner >> cell & 1) != 0 : cell == winner) ? gradient : 0.0f;
         }
     }
 };
@@ -149,12 +153,18 @@ struct ExactForward {
                 const int y = p / 2, x = q / 2 + w;
                 if (x >= Conv::YW || y >= Conv::YH) continue;
                 f32 best = activated(sum[0][2 * w][e]);
-                int winner = 0;
+                int winner = Conv::AVERAGE ? passes(sum[0][2 * w][e]) : 0;
 #pragma unroll
                 for (int cell = 1; cell < 4; ++cell) {
-                    const f32 value = activated(sum[cell / 2][2 * w + cell % 2][e]);
-                    if (replaces(value, best)) best = value, winner = cell;
+                    const f32 raw = sum[cell / 2][2 * w + cell % 2][e], value = activated(raw);
+                    if constexpr (Conv::AVERAGE) {
+                        best += value;
+                        winner |= passes(raw) << cell;
+                    } else if (replaces(value, best)) {
+                        best = value, winner = cell;
+                    }
                 }
+                if constexpr (Conv::AVERAGE) best *= 0.25f;
                 Exact::z(map, k, y, x) = best;
                 if constexpr (P::MODE == 2) Exact::code(map, k, y, x) = u8(winner);
             }
@@ -170,6 +180,7 @@ struct ExactForward {
     __device__ __forceinline__ static f32 activated(f32 x) {
         return Conv::RELU ? rectified(x) : x;
     }
+    __device__ __forceinline__ static int passes(f32 x) { return Conv::RELU && x <= 0.0f ? 0 : 1; }
 };
 
 // A convolution of the output's gradient with the filters turned about, [filter][row][column]

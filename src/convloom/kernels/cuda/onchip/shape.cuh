@@ -20,7 +20,8 @@ struct ConvStage {
     static constexpr int UH = int(P::CONV_UH[I]), UW = int(P::CONV_UW[I]);  // stride
     static constexpr int PADH = int(P::CONV_PADH[I]), PADW = int(P::CONV_PADW[I]);
     static constexpr bool BIAS = P::CONV_BIAS[I] != 0, RELU = P::CONV_RELU[I] != 0;
-    static constexpr bool POOL = P::CONV_POOL[I] != 0;  // 2x2 maximum, stride 2
+    // A pool of 2x2, stride 2, follows; and it takes the average, else the maximum.
+    static constexpr bool POOL = P::CONV_POOL[I] != 0, AVERAGE = P::CONV_POOL[I] == 2;
     static constexpr bool ROW = P::CONV_ROW[I] != 0;    // filters lie KCRS, else KRSC
     static constexpr int YH = POOL ? OH / 2 : OH, YW = POOL ? OW / 2 : OW;
     static constexpr int WEIGHT = int(P::CONV_WEIGHT[I]);  // which parameter; the bias is next
@@ -36,7 +37,8 @@ struct ConvStage {
     static constexpr int DYPLANE = int(P::CONV_DYPLANE[I]);
     // Whether the gradient of the input lies where the input lies.
     static constexpr bool IN_PLACE = P::CONV_IN_PLACE[I] != 0;
-    // What is handed on, and the winner of each of its windows: a byte, 2 * row + column.
+    // What is handed on, and a byte for each of its windows: the winning cell, 2 * row + column; or
+    // of an average the cells that passed the rectifier, a bit each.
     static constexpr int Z = int(P::CONV_Z[I]), ZPITCH = int(P::CONV_ZPITCH[I]);
     static constexpr int ZPLANE = int(P::CONV_ZPLANE[I]), CODE = int(P::CONV_CODE[I]);
     // Weights as fragments, from the block's shared memory: for the output, for the gradient.
