@@ -17,6 +17,7 @@ from convloom.ops import (
     FusedBatchNorm,
     FusedBatchNormGrad,
     FusedBatchNormInference,
+    FusedLocalResponseNormGrad,
     GroupNorm,
     GroupNormGrad,
     LocalResponseNorm,
@@ -103,9 +104,13 @@ def group_norms(shape: Shape, groups: int, affine: bool) -> list[Trial]:
 def response_norms(shape: Shape, op: LocalResponseNorm) -> list[Trial]:
     """Forward and backward over channels."""
     draw = _Draw(shape)
-    grad = LocalResponseNormGrad(op.size, op.alpha, op.beta, op.k, op.blocked)
-    x = draw.image()
-    return [Trial(op, (x,)), Trial(grad, (draw.image(), x))]
+    numbers = (op.size, op.alpha, op.beta, op.k, op.blocked)
+    x, dy = draw.image(), draw.image()
+    return [
+        Trial(op, (x,)),
+        Trial(LocalResponseNormGrad(*numbers), (dy, x)),
+        Trial(FusedLocalResponseNormGrad(*numbers), (dy, x)),
+    ]
 
 
 def map_norms(shape: Shape, size: int) -> list[Trial]:

@@ -86,6 +86,27 @@ def test_inference(project: bool, refuses: tuple[str, ...]) -> None:
     np.testing.assert_allclose(two, one, rtol=1e-10)
 
 
+def test_the_mask_in_front_of_a_response_norm() -> None:
+    class Net(nn.Module):
+        def __init__(self, twice: bool) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.LocalResponseNorm(3, 0.5)
+            self.fc, self.twice = nn.Linear(64, 5), twice
+
+        def forward(self, x: Any) -> Any:
+            y = nn.relu(self.conv(x))
+            z = self.norm(y)
+            return self.fc(nn.flatten(z + y if self.twice else z))
+
+    for twice in (False, True):
+        model = Net(twice)
+        before = training(model, (3, 6, 6))
+        after = fuse(before, AnyBackend(), "auto")
+        assert kinds(after)["FusedLocalResponseNormGrad"] == (not twice)
+        assert kinds(after)["ReLUGrad"] == twice
+        same_results(before, after, model)
+
+
 def test_filters_are_not_folded_where_they_are_more_than_the_outputs() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 6), nn.BatchNorm2d(8))
     for batch, folds in ((4, 0), (200, 1)):

@@ -13,6 +13,7 @@ it above the reference rung. Rules, in the order they run:
                ReLUGrad behind Unflatten                          -> ReLUGrad before it
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
                ReLUGrad or another + BatchNormGrad                -> FusedBatchNormGrad
+               LocalResponseNormGrad + ReLUGrad                   -> the same with a mask
                *Dgrad + ReLUGrad                                  -> Fused*Dgrad with a mask
 
 A max-pool passes its gradient only to the cells that won, and where a cell won, the pooled value
@@ -31,6 +32,7 @@ from convloom.compiler.fuse_norm import (
     fold_into_conv,
     gate_and_norm_grad,
     norm_and_tail,
+    response_norm_grad_and_mask,
 )
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Graph, Node, TensorSpec
@@ -320,6 +322,7 @@ _RULES = (
     _mask_before_unflatten,
     _weight_and_bias,
     gate_and_norm_grad,
+    response_norm_grad_and_mask,
     _dgrad_mask,
 )
 

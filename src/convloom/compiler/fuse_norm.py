@@ -1,4 +1,4 @@
-"""Fusion of batch normalisation with what stands around it; fuse.py says when each rule runs."""
+"""Fusion of normalisations with what stands around them; fuse.py says when each rule runs."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from convloom.ops import (
     FusedBatchNorm,
     FusedBatchNormGrad,
     FusedBatchNormInference,
+    FusedLocalResponseNormGrad,
+    LocalResponseNormGrad,
     ReLU,
     ReLUGrad,
 )
@@ -108,6 +110,20 @@ def gate_and_norm_grad(rw: Rewriter, grad: Node, accepts: Accepts) -> None:
     fused = Node(op, inputs, outputs, grad.layer)
     if accepts(fused, rw.specs):
         rw.replace((gate, grad), (fused,))
+
+
+def response_norm_grad_and_mask(rw: Rewriter, grad: Node, accepts: Accepts) -> None:
+    """LocalResponseNormGrad + the mask of the rectifier that made the norm's input."""
+    if type(grad.op) is not LocalResponseNormGrad:
+        return
+    (dx,) = grad.outputs
+    mask = rw.sole_reader(dx)
+    if mask is None or type(mask.op) is not ReLUGrad or mask.inputs != (dx, grad.inputs[1]):
+        return
+    attributes = {f.name: getattr(grad.op, f.name) for f in fields(grad.op)}
+    fused = Node(FusedLocalResponseNormGrad(**attributes), grad.inputs, mask.outputs, grad.layer)
+    if accepts(fused, rw.specs):
+        rw.replace((grad, mask), (fused,))
 
 
 def _gradient_of(node: Node | None) -> tuple[str, float, float] | None:

@@ -42,6 +42,7 @@ from convloom.ops.fused_norm import (
     FusedBatchNorm,
     FusedBatchNormGrad,
     FusedBatchNormInference,
+    FusedLocalResponseNormGrad,
 )
 from convloom.ops.geometry import Pair, Window, pair
 from convloom.ops.group_norm import GroupNorm, GroupNormGrad
@@ -124,6 +125,7 @@ __all__ = [
     "FusedLinear",
     "FusedLinearDgrad",
     "FusedLinearWgrad",
+    "FusedLocalResponseNormGrad",
     "FusedSum",
     "GradientNorm",
     "GradientScope",

@@ -1,4 +1,4 @@
-"""Batch normalisation with the sum and the activation behind it; only backends run these.
+"""Normalisations with what stands beside them: sum, activation, its mask; only backends run these.
 
 Like the forms in fused.py: the fusion pass makes them where a backend has a kernel for them.
 """
@@ -22,6 +22,7 @@ from convloom.ops.batch_norm import (
     scaled,
 )
 from convloom.ops.fused import NONE, RELU, Activated
+from convloom.ops.response_norm import LocalResponseNormGrad
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,17 @@ class FusedBatchNormGrad(Activated, BatchNormGrad):
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         return super().flops(inputs, outputs) + (3 if self.again else 1) * inputs[0].size
+
+
+@dataclass(frozen=True)
+class FusedLocalResponseNormGrad(LocalResponseNormGrad):
+    """As ``LocalResponseNormGrad``, masked by the rectifier whose output is the input x.
+
+    dx is 0 where x <= 0.
+    """
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        return ReLUGrad().reference(*super().reference(*inputs), inputs[1])
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-// dx = dy d^-beta - factor x (sum of t over the windows that hold x's channel), t = dy x d^(-beta-1).
+// dx = dy d^-beta - factor x (sum of t over the windows that hold x's channel), t = dy x d^(-beta-1);
+// with P::RELU 0 where x <= 0.
 //
 // Arguments: dy, x, dx, channels, rows (pixels), rows an item takes, k, scale, beta, factor. An item
 // is consecutive rows. d is computed again: cheaper than to keep it. Squares and t of a row lie in
@@ -40,8 +41,9 @@ void local_response_norm_grad(const Arg* args, long item, Worker* worker) {
         for (i64 c = 0; c < channels; c += LANES) {
             const i64 left = channels - c;
             const vec sum = window_sum<P, P::HIGH, P::LOW>(parts + c);
-            const vec own = factor * load_tail(x + c, left);
-            store_tail(dx + c, load_tail(dx + c, left) - own * sum, left);
+            const vec own = load_tail(x + c, left);
+            const vec total = load_tail(dx + c, left) - factor * own * sum;
+            store_tail(dx + c, P::RELU ? relu_mask(own, total) : total, left);
         }
     }
 }

@@ -10,6 +10,7 @@ from convloom.ir import NHWC, Node, Selection
 from convloom.ops import (
     ContrastNorm2d,
     ContrastNorm2dGrad,
+    FusedLocalResponseNormGrad,
     LocalResponseNorm,
     LocalResponseNormGrad,
     ResponseNorm2dGrad,
@@ -58,6 +59,7 @@ def _across_channels(
     source, lines = "local_response_norm", 1
     if isinstance(op, LocalResponseNormGrad):
         source, lines = "local_response_norm_grad", 2
+        constants["RELU"] = int(isinstance(op, FusedLocalResponseNormGrad))
         numbers = (*numbers, 2 * op.alpha * op.beta / op.size)
     scratch = 4 * lines * (channels + 2 * op.size + _AROUND)
     arguments = (*tensors, channels, rows, take, *numbers)

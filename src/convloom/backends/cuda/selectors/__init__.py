@@ -93,6 +93,7 @@ FAMILIES = {
     "response_norm": (
         "LocalResponseNorm",
         "LocalResponseNormGrad",
+        "FusedLocalResponseNormGrad",
         "ResponseNorm2d",
         "ResponseNorm2dGrad",
         "ContrastNorm2d",

@@ -22,6 +22,7 @@ from convloom.ir import NHWC, Node, Selection
 from convloom.ops import (
     ContrastNorm2d,
     ContrastNorm2dGrad,
+    FusedLocalResponseNormGrad,
     LocalResponseNormGrad,
     ResponseNorm2dGrad,
 )
@@ -85,6 +86,8 @@ def _tiled(
     pixels = n * height * width
     quarters = 3 if op.beta == 0.75 else 0
     constants = {"C": channels, "LOW": op.low, "HIGH": op.high, "QUARTERS": quarters}
+    if lines == 2:
+        constants["RELU"] = int(isinstance(op, FusedLocalResponseNormGrad))
     blocks = min(ceil_div(pixels, _WARPS), _BLOCKS)
     build.add(f"{name}/tiled", constants, (*tensors, pixels, *numbers), blocks, THREADS)
     return name
@@ -121,5 +124,6 @@ _MAPS = ("ResponseNorm2d", "ResponseNorm2dGrad", "ContrastNorm2d", "ContrastNorm
 LADDER = {
     **{(op, "naive"): partial(_images, "naive", _naive) for op in _CHANNELS},
     **{(op, "tiled"): partial(_images, "tiled", _tiled) for op in _CHANNELS},
+    ("FusedLocalResponseNormGrad", "tiled"): partial(_images, "tiled", _tiled),
     **{(op, "naive"): partial(_images, "naive", _within_a_map) for op in _MAPS},
 }

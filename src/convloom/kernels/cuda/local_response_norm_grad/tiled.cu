@@ -1,9 +1,10 @@
 // dx = dy d^-beta - factor x (sum of t over the windows that hold x's channel), t = dy x d^(-beta-1)
 //
-// A warp takes a pixel at a time; squares, then t, of its C channels lie in shared memory with zeros
-// around them.
+// With RELU 0 where x <= 0. A warp takes a pixel at a time; squares, then t, of its C channels lie in
+// shared memory with zeros around them.
 // Against naive: each d is computed once, memory is read once, and the usual power takes two roots.
 // Limit: 12 bytes of memory traffic an element.
+#include "device/activation.cuh"
 #include "device/response.cuh"
 
 template <class P>
@@ -48,7 +49,8 @@ __global__ void __launch_bounds__(256)
             f32 sum = parts[c - P::HIGH];
 #pragma unroll
             for (int i = 1 - P::HIGH; i <= P::LOW; ++i) sum += parts[c + i];
-            dx[pixel * C + c] = passed[e] - factor * held[e] * sum;
+            const f32 total = passed[e] - factor * held[e] * sum;
+            dx[pixel * C + c] = P::RELU != 0 ? masked(total, held[e]) : total;
         }
         __syncwarp();
     }
