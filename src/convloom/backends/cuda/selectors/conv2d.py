@@ -48,7 +48,7 @@ _SPARSE_SLICES = (16, 8)
 
 #: Blocks of the sparse input gradient that make strips of images worth their common window rows;
 #: the fewest window rows of a strip; most warps of a block, and of one of a large batch.
-_SPARSE_BLOCKS, _LEAST_STRIP, _SPARSE_WARPS, _SHARING_WARPS = 128, 3, 16, 8
+_SPARSE_BLOCKS, _LEAST_STRIP, _SPARSE_WARPS, _SHARING_WARPS = 128, 3, 12, 6
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:

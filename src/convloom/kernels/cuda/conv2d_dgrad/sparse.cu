@@ -64,7 +64,7 @@ __device__ __forceinline__ void add_patch(f32 (&patch)[4][4][4], const f32* weig
 }
 
 template <class P>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(384)
     conv2d_dgrad_sparse(const f32* dyp, const u8* index, const f32* w, const f32* a, f32* dx,
                         i64 strip, i64 n) {
     using Kit = Sparse<P>;
