@@ -6,6 +6,7 @@ from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.net import Net, load
 from convloom.convnet.network import Network, read_network
+from convloom.convnet.optimizer import optimizer_of, train_step
 from convloom.convnet.rules import Rules, read_rules
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "Rules",
     "describe",
     "load",
+    "optimizer_of",
     "read_network",
     "read_rules",
+    "train_step",
 ]

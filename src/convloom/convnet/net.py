@@ -41,8 +41,13 @@ class Net(Module):
                 self._pieces[layer.name] = self._piece(layer)
                 self.add_module(layer.name, self._pieces[layer.name])
         self.cost = self._only_cost()
-        data = next(one.extent for one in network.layers if _is_images(one))
-        self.input_shape = (data.channels, data.side, data.side)
+        self.input_shape = self.images
+
+    @property
+    def images(self) -> tuple[int, int, int]:
+        """Channels, height and width of one image."""
+        data = next(one.extent for one in self.network.layers if _is_images(one))
+        return data.channels, data.side, data.side
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -43,10 +43,14 @@ class Optimizer(ABC):
     kind: ClassVar[str]
     states: ClassVar[tuple[str, ...]]
     momentum_slot: ClassVar[str]
+    _kinds: ClassVar[dict[str, type[Any]]] = {}
 
     lr: float
     weight_decay: float
     exclude: tuple[str, ...]
+
+    def __init_subclass__(cls) -> None:
+        Optimizer._kinds[cls.kind] = cls  # for from_json
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -220,18 +224,15 @@ class AdamW(Optimizer):
         return update.AdamW(decay=factors.decay, rate=factors.rate, clip=clip)
 
 
-_KINDS: dict[str, type[SGD] | type[AdamW]] = {kind.kind: kind for kind in (SGD, AdamW)}
-
-
 def from_json(data: Mapping[str, Any]) -> Optimizer:
     """The optimiser that ``to_json`` described.
 
     Raises:
         OptimizerError: an unknown kind or value name, as a newer version may have saved.
     """
-    kind = _KINDS.get(str(data.get("kind")))
+    kind = Optimizer._kinds.get(str(data.get("kind")))
     if kind is None:
-        known = ", ".join(_KINDS)
+        known = ", ".join(Optimizer._kinds)
         raise OptimizerError(f"unknown optimiser {data.get('kind')!r}; known are {known}")
     values: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
@@ -240,7 +241,8 @@ def from_json(data: Mapping[str, Any]) -> Optimizer:
     }
     if unknown := sorted(set(values) - {field.name for field in fields(kind)}):
         raise OptimizerError(f"{kind.kind} has no value {', '.join(unknown)}")
-    return kind(**values)
+    made: Optimizer = kind(**values)
+    return made
 
 
 def _number(value: object) -> bool:

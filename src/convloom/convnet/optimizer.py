@@ -1,0 +1,185 @@
+"""The update rule of a parameter file as an optimiser: each tensor has rates of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from convloom import random
+from convloom.convnet.net import Net
+from convloom.convnet.rules import BiasRule, WeightRule
+from convloom.convnet.schedules import RateSchedule, parse_schedule
+from convloom.ir import Role
+from convloom.ops import FilterLimit, VelocitySGD
+from convloom.ops.base import Op
+from convloom.training import compile
+from convloom.training.optim import Optimizer, OptimizerError
+
+_NOISE = "convnet-rate-noise"
+
+
+@dataclass(frozen=True)
+class TensorRule:
+    """How one parameter learns; eps 0 freezes it.
+
+    Attributes:
+        limit: (centred, low, high) of each filter's size over its number of weights, or None.
+    """
+
+    name: str
+    eps: float
+    momentum: float
+    decay: float
+    schedule: str = "default"
+    limit: tuple[bool, float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Velocity(Optimizer):
+    """v = momentum v - eps (g + decay w); w = w + v, then limits: cuda-convnet's rule.
+
+    Args:
+        rules: one a parameter.
+        steps: updates of the whole training, over which schedules stretch.
+        constant: updates over which a scheduled rate stays the same: those of one batch file.
+        seed: of the noise that a schedule may put on a rate.
+        lr: multiplies every eps.
+
+    Raises:
+        OptimizerError: a value out of its range.
+    """
+
+    kind: ClassVar[str] = "Velocity"
+    states: ClassVar[tuple[str, ...]] = ("velocity",)
+    momentum_slot: ClassVar[str] = "momentum"
+
+    rules: tuple[TensorRule, ...] = ()
+    steps: int = 1
+    constant: int = 1
+    seed: int = 0
+    lr: float = 1.0
+    weight_decay: float = 0.0
+    exclude: tuple[str, ...] = ()
+    _schedules: tuple[RateSchedule, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_shared()
+        rules = (r if isinstance(r, TensorRule) else TensorRule(*r) for r in self.rules)
+        object.__setattr__(self, "rules", tuple(rules))
+        self._require("steps", self.steps >= 1, "at least 1")
+        self._require("constant", self.constant >= 1, "at least 1")
+        schedules = tuple(parse_schedule(rule.schedule) for rule in self.rules)
+        object.__setattr__(self, "_schedules", schedules)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        names = [rule.name for rule in self.rules]
+        return tuple(f"{rate}:{name}" for rate in ("eps", "momentum", "decay") for name in names)
+
+    def hyper(
+        self, step: int, *, lr: float | None = None, momentum: float | None = None
+    ) -> dict[str, float]:
+        """The rates of one update; a frozen tensor has none, and its velocity ends.
+
+        Raises:
+            OptimizerError: a schedule that cycles momentum, of which every tensor has its own.
+        """
+        if momentum is not None:
+            raise OptimizerError("Velocity: momentum cannot be scheduled, each tensor has its own")
+        factor = self.lr if lr is None else lr
+        progress = step // self.constant * self.constant / self.steps
+        found = {}
+        for i, (rule, schedule) in enumerate(zip(self.rules, self._schedules, strict=True)):
+            rate = factor * schedule.rate(rule.eps, progress)
+            if schedule.noise:
+                draw = random.normal(self.seed, f"{_NOISE}:{i}", (1,), step=step)[0]
+                rate *= 1 + schedule.noise * abs(float(draw))
+            found[f"eps:{rule.name}"] = rate
+            found[f"momentum:{rule.name}"] = rule.momentum if rule.eps else 0.0
+            found[f"decay:{rule.name}"] = rule.decay
+        return found
+
+    def op(self, names: Sequence[str], clip: bool = False) -> Op:
+        known = tuple(rule.name for rule in self.rules)
+        if tuple(names) != known:
+            raise OptimizerError(
+                f"Velocity has rules for {', '.join(known)}; the network learns {', '.join(names)}"
+            )
+        if clip:
+            raise OptimizerError("Velocity: gradients cannot be clipped by their norm; use limits")
+        limits = (r.limit if r.eps and r.limit else None for r in self.rules)
+        return VelocitySGD(tuple(None if one is None else FilterLimit(*one) for one in limits))
+
+    def to_json(self) -> dict[str, Any]:
+        plain = super().to_json()
+        rules = [list(vars(rule).values()) for rule in self.rules]
+        return {key: value for key, value in plain.items() if key[0] != "_"} | {"rules": rules}
+
+
+def optimizer_of(net: Net, *, steps: int = 1, constant: int = 1, seed: int = 0) -> Velocity:
+    """The rule that a network's parameter file asks for.
+
+    Args:
+        steps: updates of the whole training.
+        constant: updates of one batch file.
+
+    Raises:
+        OptimizerError: what the file asks for is not supported.
+    """
+    coefficient = net.cost.coefficient
+    if coefficient <= 0:
+        raise OptimizerError(f"a cost's coeff must be positive to train, it is {coefficient:g}")
+    parameters = dict(net.named_parameters())
+    rules = tuple(
+        _rule(net, name, parameters[name].shape, coefficient)
+        for name in net.trace(net.images).named(Role.PARAMETER)
+    )
+    return Velocity(rules, steps=steps, constant=constant, seed=seed)
+
+
+def _rule(net: Net, name: str, shape: tuple[int, ...], coefficient: float) -> TensorRule:
+    layer, kind, *number = name.split(".")
+    rule = net.rules.layers[layer]
+    if kind == "biases":
+        assert isinstance(rule.biases, BiasRule)
+        biases = rule.biases
+        eps = biases.eps * coefficient
+        return TensorRule(name, eps, biases.momentum, 0.0, str(biases.schedule))
+    weights = rule.weights[int(number[0])]
+    if weights.super_eps:
+        raise OptimizerError(f"[{layer}] superEps={weights.super_eps:g} is not supported")
+    # The coefficient scales gradients but not the decay.
+    eps, decay = weights.eps * coefficient, weights.decay / coefficient
+    schedule = str(weights.schedule)
+    return TensorRule(name, eps, weights.momentum, decay, schedule, _limit(weights, shape))
+
+
+def _limit(rule: WeightRule, shape: tuple[int, ...]) -> tuple[bool, float, float] | None:
+    if rule.norm_max > 0:
+        return True, rule.norm_min, rule.norm_max
+    # wball times the fan-in bounds the length, so the length over the fan-in is at most wball.
+    return (False, 0.0, rule.ball) if rule.ball > 0 else None
+
+
+def train_step(net: Net, data: np.ndarray, labels: np.ndarray, *, device: str = "auto") -> float:
+    """Apply the network's own update rule once, from velocity 0; the mean cost before it.
+
+    Args:
+        data: images (N, C, H, W), float.
+        labels: what the cost compares with: class numbers (N,), or rows (N, outputs).
+
+    Raises:
+        ConvloomError: data that does not fit the network.
+    """
+    step = compile(
+        net,
+        net.cost.loss,
+        optimizer_of(net),
+        batch_size=len(data),
+        input_shape=net.images,
+        device=device,
+    )
+    return step(np.asarray(data, np.float32), labels)

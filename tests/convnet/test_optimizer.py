@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import convloom as cl
+from convloom.convnet.net import Net
+from convloom.convnet.optimizer import TensorRule, Velocity, optimizer_of, train_step
+from convloom.ops import VelocitySGD
+from convloom.training.optim import OptimizerError, from_json
+from tests.convnet.files import RULES, SMALL, edited, network, rules
+from tests.golden import load as golden
+from tests.golden import names
+from tests.ops.gradcheck import evaluate
+
+
+def net(learning: str = RULES) -> Net:
+    made = network(SMALL, 16)
+    return Net(made, rules(learning, made)).initialize(0)  # type: ignore[return-value]
+
+
+def batch() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((6, 3, 16, 16)).astype(np.float32), np.arange(6)
+
+
+def test_every_tensor_has_the_rates_of_its_layer() -> None:
+    learning = edited(RULES, "wc=0.004", "wc=0.004\nschedW=dexp[10,2]\nwball=0.5")
+    by_name = {rule.name: rule for rule in optimizer_of(net(learning), steps=10).rules}
+    schedule = "dexp[tgtFactor=10,noiseStdev=0,numSteps=2]"
+    limit = (False, 0.0, 0.5)
+    assert by_name["conv1.weights.0"] == TensorRule(
+        "conv1.weights.0", 0.01, 0.9, 0.004, schedule, limit
+    )
+    assert by_name["conv1.biases"] == TensorRule("conv1.biases", 0.02, 0.8, 0.0)
+    assert by_name["fc10.biases"].eps == 0.2
+
+
+def test_one_step_is_the_rule_applied_to_the_gradients() -> None:
+    model, (x, y) = net(), batch()
+    before = model.state_dict()
+    step = cl.compile(
+        model, model.cost.loss, optimizer_of(model), batch_size=6, input_shape=(3, 16, 16),
+        device="cpu",
+    )  # fmt: skip
+    velocity = {name: np.zeros_like(value) for name, value in before.items()}
+    weights = before
+    rates = {rule.name: rule for rule in optimizer_of(model).rules}
+    for _ in range(3):
+        step(x, y)
+        for name, rate in rates.items():
+            g = step.read(f"{name}.grad")
+            v = rate.momentum * velocity[name] - rate.eps * (g + rate.decay * weights[name])
+            velocity[name], weights[name] = v, weights[name] + v
+            np.testing.assert_allclose(step.read(name), weights[name], rtol=2e-5, atol=2e-6)
+
+
+def test_a_cost_coefficient_scales_gradients_and_not_the_decay() -> None:
+    (rule,) = (r for r in optimizer_of(net(edited(RULES, "coeff=1", "coeff=0.5"))).rules
+               if r.name == "conv1.weights.0")  # fmt: skip
+    assert (rule.eps, rule.eps * rule.decay) == (0.005, pytest.approx(0.01 * 0.004))
+    with pytest.raises(OptimizerError, match="coeff must be positive"):
+        optimizer_of(net(edited(RULES, "coeff=1", "coeff=0")))
+
+
+def test_a_frozen_tensor_stays_as_it_is() -> None:
+    model, (x, y) = net(edited(RULES, "epsW=0.01", "epsW=0")), batch()
+    before = model.state_dict()
+    train_step(model, x, y, device="cpu")
+    after = model.state_dict()
+    np.testing.assert_array_equal(after["conv1.weights.0"], before["conv1.weights.0"])
+    assert np.abs(after["conv1.biases"] - before["conv1.biases"]).max() > 0
+
+
+def test_rates_follow_their_schedule_and_stay_within_a_batch_file() -> None:
+    rule = TensorRule("w", 0.1, 0.9, 0.0, "linear[tgtFactor=10,noiseStdev=0]")
+    optimizer = Velocity((rule,), steps=10, constant=5)
+    rates = [optimizer.hyper(step)["eps:w"] for step in (0, 4, 5, 9, 10)]
+    np.testing.assert_allclose(rates, [0.1, 0.1, 0.055, 0.055, 0.01])
+    assert optimizer.hyper(0, lr=0.5)["eps:w"] == pytest.approx(0.05)
+
+
+def test_noise_only_raises_a_rate_and_is_drawn_anew() -> None:
+    rule = TensorRule("w", 0.1, 0.9, 0.0, "linear[tgtFactor=1,noiseStdev=1]")
+    rates = [Velocity((rule,), steps=100).hyper(step)["eps:w"] for step in range(100)]
+    assert min(rates) >= 0.1
+    assert len(set(rates)) == 100
+    assert np.mean(rates) == pytest.approx(0.1 * (1 + np.sqrt(2 / np.pi)), rel=0.2)
+
+
+def test_a_description_survives_json() -> None:
+    optimizer = optimizer_of(net(), steps=30, constant=3, seed=5)
+    assert from_json(json.loads(json.dumps(optimizer.to_json()))) == optimizer
+
+
+def test_training_lowers_the_loss() -> None:
+    model, (x, y) = net(), batch()
+    steps = cl.compile(
+        model, model.cost.loss, optimizer_of(model), batch_size=6, input_shape=(3, 16, 16),
+        device="cpu",
+    )  # fmt: skip
+    losses = [steps(x, y) for _ in range(20)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (edited(RULES, "epsW=0.01", "epsW=0.01\nsuperEps=1"), r"\[conv1\] superEps=1 is not"),
+    ],
+)
+def test_what_is_not_supported_says_so(text: str, message: str) -> None:
+    with pytest.raises(OptimizerError, match=message):
+        optimizer_of(net(text))
+
+
+@pytest.mark.parametrize("case", names("update"))
+def test_golden_updates(case: str) -> None:
+    """Gradients are sums over the cases there; weights are (fan-in, filters)."""
+    found = golden(case)
+    p, arrays = found.params, found.arrays
+    limit = (False, 0.0, p["wball"]) if "wball" in p else None
+    if "wcNorm" in p:
+        limit = (True, *p["wcNorm"])
+    op = VelocitySGD((limit,))  # type: ignore[arg-type]
+    hyper = np.array([p["eps"], p["mom"], p["wc"]])
+    w = arrays["w0"].T.copy()
+    v = arrays.get("v0", np.zeros_like(arrays["w0"])).T.copy()
+    count = max(int(name[1:]) for name in arrays if name[0] == "w")
+    for i in range(1, count + 1):
+        total = arrays.get(f"dw_sum{i}", np.zeros_like(arrays["w0"])).T
+        w, v = evaluate(op, hyper, w, total / p["cases"], v)
+        np.testing.assert_allclose(w, arrays[f"w{i}"].T, rtol=1e-9, atol=1e-12)
