@@ -108,4 +108,7 @@ def test_unknown_names(wrong: Any) -> None:
     with pytest.raises(nn.ArgumentError, match=r"Linear\(2, 2\): .*init") as caught:
         nn.Linear(2, 2, init=wrong)
     if wrong == "kaiming":
-        assert "known are he, kaiming_normal, kaiming_uniform(x), xavier" in str(caught.value)
+        assert (
+            "known are he, kaiming_normal, kaiming_normal_fan_out, kaiming_uniform(x), xavier"
+            in str(caught.value)
+        )

@@ -48,7 +48,7 @@ def test_inference_keeps_all_but_dropout() -> None:
 
 
 def test_text_shows_attributes() -> None:
-    assert str(Dropout(0.25, 7)) == "Dropout(p=0.25, stream=7)"
+    assert str(Dropout(0.25, 7)) == "Dropout(p=0.25, rescale=True, stream=7)"
 
 
 def test_ops_are_values() -> None:

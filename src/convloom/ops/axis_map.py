@@ -57,8 +57,8 @@ class AxisMap:
                 yield row, col
 
 
-class MapForward(AxisMap, Op):
-    """Input x (N,C,H,W); output y (N,C,*output)."""
+class MapForward(AxisMap):
+    """What forward ops share. Input x (N,C,H,W); output y (N,C,*output)."""
 
     #: What y is where no tap is inside.
     fill: float = 0.0
@@ -70,7 +70,7 @@ class MapForward(AxisMap, Op):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         x = inputs[0]
         if len(x.shape) != 4:
-            raise ShapeError(f"{self.name} needs an input of shape (N, C, H, W), it got {x.shape}")
+            raise ShapeError(f"images must have shape (N, C, H, W), it got {x.shape}")
         size = self.output((x.shape[2], x.shape[3]))
         return (TensorSpec((*x.shape[:2], *size), x.dtype),)
 
@@ -95,8 +95,8 @@ class MapForward(AxisMap, Op):
         return scope.add(self.transposed((height, width)), dy)
 
 
-class MapBackward(AxisMap, Op):
-    """Input dy (N,C,P,Q); output dx (N,C,*size)."""
+class MapBackward(AxisMap):
+    """What gradient ops share. Input dy (N,C,P,Q); output dx (N,C,*size)."""
 
     size: Pair
 

@@ -72,7 +72,7 @@ class _PadGeometry:
 
 
 @dataclass(frozen=True)
-class Pad2d(_PadGeometry, MapForward):
+class Pad2d(_PadGeometry, MapForward, Op):
     """Input x (N,C,H,W); output y (N,C,P,Q), x with ``sides`` around it."""
 
     value: float = 0.0
@@ -87,7 +87,7 @@ class Pad2d(_PadGeometry, MapForward):
 
 
 @dataclass(frozen=True)
-class Pad2dGrad(_PadGeometry, MapBackward):
+class Pad2dGrad(_PadGeometry, MapBackward, Op):
     """Input dy (N,C,P,Q); output dx (N,C,*size)."""
 
     size: Pair = (1, 1)

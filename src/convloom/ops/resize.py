@@ -50,7 +50,7 @@ class _ResizeGeometry:
 
 
 @dataclass(frozen=True)
-class Resize2d(_ResizeGeometry, MapForward):
+class Resize2d(_ResizeGeometry, MapForward, Op):
     """Input x (N,C,H,W); output y (N,C,*to)."""
 
     def transposed(self, size: Pair) -> Op:
@@ -58,7 +58,7 @@ class Resize2d(_ResizeGeometry, MapForward):
 
 
 @dataclass(frozen=True)
-class Resize2dGrad(_ResizeGeometry, MapBackward):
+class Resize2dGrad(_ResizeGeometry, MapBackward, Op):
     """Input dy (N,C,*to); output dx (N,C,*size)."""
 
     size: Pair = (1, 1)

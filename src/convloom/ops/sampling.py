@@ -39,7 +39,7 @@ class _NailbedGeometry:
 
 
 @dataclass(frozen=True)
-class Nailbed(_NailbedGeometry, MapForward):
+class Nailbed(_NailbedGeometry, MapForward, Op):
     """Input x (N,C,H,W); output y (N,C,ceil(H/stride),ceil(W/stride)): every stride-th pixel.
 
     The first is pixel floor((H - stride * (P - 1)) / 2), so that the bed lies in the middle.
@@ -50,14 +50,14 @@ class Nailbed(_NailbedGeometry, MapForward):
 
 
 @dataclass(frozen=True)
-class NailbedGrad(_NailbedGeometry, MapBackward):
+class NailbedGrad(_NailbedGeometry, MapBackward, Op):
     """Input dy (N,C,P,Q); output dx (N,C,*size), 0 between the nails."""
 
     size: Pair = (1, 1)
 
 
 @dataclass(frozen=True)
-class Mirror(MapForward):
+class Mirror(MapForward, Op):
     """Input x (N,C,H,W); output y, left and right exchanged. Its own gradient."""
 
     def output(self, size: Pair) -> Pair:
@@ -72,7 +72,7 @@ class Mirror(MapForward):
 
 
 @dataclass(frozen=True)
-class Blur(MapForward):
+class Blur(MapForward, Op):
     """Input x (N,C,H,W); output y, blurred along rows and columns. Its own gradient.
 
     The taps of a Gaussian of deviation ``stdev`` are scaled to a sum of 1; beyond the image are
