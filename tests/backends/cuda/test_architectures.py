@@ -179,6 +179,7 @@ def problems() -> Iterator[Problem]:
             yield op, tuple(inputs), None
     yield AddBias(), (image, f(6)), None
     yield AddBias(), (image, f(6, 9, 8)), None
+    yield AddBias(), (wide, f(16)), None
     yield UnsharedBiasGrad(), (image,), None
     yield ReLU(), (image,), None
     yield ReLUGrad(), (image, image), None

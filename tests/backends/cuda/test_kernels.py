@@ -533,7 +533,7 @@ class TestPool:
 class TestBias:
     def test_shared_and_unshared(self, backend: Backend, rung: str) -> None:
         trials = []
-        for shape in ((31, 3, 5, 7), (1, 17, 2, 3), (33, 10), (0, 3, 2, 2)):
+        for shape in ((31, 3, 5, 7), (1, 17, 2, 3), (2, 20, 3, 3), (33, 10), (0, 3, 2, 2)):
             x, dy = with_specials(shape, 0), integers(shape, 2)
             for order in (None, ROW_MAJOR):
                 trials.append(Trial(UnsharedBiasGrad(), (dy,), True, layouts=(order,)))

@@ -7,9 +7,11 @@ import math
 from convloom.backends.cuda.launch import Argument, Tensor
 from convloom.backends.cuda.selectors.common import (
     ABSENT,
+    THREADS,
     Builder,
     Specs,
     View,
+    ceil_div,
     channels_last,
     dtypes,
     image_order,
@@ -17,9 +19,23 @@ from convloom.backends.cuda.selectors.common import (
 )
 from convloom.ir import Node, Selection, TensorSpec
 
+#: Elements of an image that 32 bits can count.
+_INDEXED = 2**31
+
 
 def _add_bias(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 of any rank, row-major, and NHWC images; biases are row-major."""
+    return _added(node, specs, "naive")
+
+
+def _add_bias_fours(node: Node, specs: Specs) -> Selection | None:
+    """Serves NHWC images with channels in fours."""
+    y = specs[node.outputs[0]]
+    fours = channels_last(y) and y.shape[1] % 4 == 0 and math.prod(y.shape[1:]) < _INDEXED
+    return _added(node, specs, "tiled") if fours else None
+
+
+def _added(node: Node, specs: Specs, rung: str) -> Selection | None:
     y, bias = specs[node.outputs[0]], specs[node.inputs[1]]
     if set(dtypes(node, specs)) != {"float32"} or not image_order(y) or not row_major(bias):
         return None
@@ -30,9 +46,13 @@ def _add_bias(node: Node, specs: Specs) -> Selection | None:
     channels, height, width = _image(y)
     constants = {"C": channels, "H": height, "W": width}
     constants |= {"ROW": int(not channels_last(y)), "UNSHARED": int(len(bias.shape) > 1)}
-    arguments = (x, Tensor(node.inputs[1]), Tensor(node.outputs[0]), y.size)
-    build.each("add_bias/naive", constants, arguments, y.size)
-    return build.selection("naive", "add_bias")
+    arguments: tuple[Argument, ...] = (x, Tensor(node.inputs[1]), Tensor(node.outputs[0]))
+    if rung == "naive":
+        build.each("add_bias/naive", constants, (*arguments, y.size), y.size)
+    else:
+        blocks = y.shape[0] * ceil_div(channels * height * width // 4, THREADS)
+        build.add("add_bias/tiled", constants, arguments, blocks)
+    return build.selection(rung, "add_bias")
 
 
 def _unshared_grad(node: Node, specs: Specs) -> Selection | None:
@@ -59,5 +79,6 @@ def _image(spec: TensorSpec) -> tuple[int, int, int]:
 
 LADDER = {
     ("AddBias", "naive"): _add_bias,
+    ("AddBias", "tiled"): _add_bias_fours,
     ("UnsharedBiasGrad", "naive"): _unshared_grad,
 }
