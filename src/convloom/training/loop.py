@@ -242,17 +242,24 @@ class Loop:
     def _train_epoch(self) -> None:
         """The rest of the current epoch's batches."""
         before, began = self._seconds, time.perf_counter()
-        every, begun = self.trainer.checkpoint_every, self.progress
+        every, begun, told = self.trainer.checkpoint_every, self.progress, self.trainer.callbacks
         rates, course = self._course()
         ahead = self._ahead.advance if self._ahead is not None else lambda: None
+
+        def look_at_the_clock() -> None:
+            self._seconds = before + time.perf_counter() - began
+
         with finished(self._feed.train(begun.epoch, begun.batch, course)) as results:
             for step, result in enumerate(results, begun.step + 1):
                 self._count(result, rates[step - begun.step - 1], step)
                 ahead()
-                self._seconds = before + time.perf_counter() - began
-                self._tell("on_step", result=result)
+                if told:
+                    look_at_the_clock()
+                    self._tell("on_step", result=result)
                 if every and step % every == 0 and not self._stop_asked():
+                    look_at_the_clock()
                     self._save(checkpoint.LAST)
+        look_at_the_clock()
         # Those on their way when someone asked to stop have been reported too.
         if self._stop_asked():
             self._interrupt()

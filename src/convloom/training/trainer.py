@@ -322,6 +322,14 @@ class Trainer:
                 max_norm=self.clip_norm,
             )
             self._shape, self._compiled = shape, self._compiles(shape)
+        else:
+            self._require_as_compiled(shape)
+        # The model is the truth: its weights may have been loaded, or live elsewhere, since.
+        self._engine.pull_weights()
+        self._engine.hold_weights()
+
+    def _require_as_compiled(self, shape: tuple[int, int, int]) -> None:
+        """Raises TrainerError where the engine was made for something else."""
         _require(
             shape == self._shape,
             f"this Trainer works on images of {_dims(self._shape)}, the data set has "
@@ -333,9 +341,6 @@ class Trainer:
                 f"{name} changed since this Trainer began, and is compiled into its steps; make "
                 "a new Trainer (rates and batch_size may change)",
             )
-        # The model is the truth: its weights may have been loaded, or live elsewhere, since.
-        self._engine.pull_weights()
-        self._engine.hold_weights()
 
     def _compiles(self, shape: tuple[int, int, int]) -> dict[str, Any]:
         """What the engine was made of, by what to call it when it has changed."""

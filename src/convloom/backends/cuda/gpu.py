@@ -16,6 +16,7 @@ import ctypes
 import importlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from convloom.backends.cuda.overlap import Access, dependencies
 _SLOTS, _SLOT_BYTES = 3, 64 << 20
 #: Dynamic shared memory that a launch may have without asking.
 _PLAIN_SHARED = 48 << 10
+#: Seconds between two looks of a patient thread.
+_LOOK = 1e-4
 #: Errors after which the driver refuses everything else in this process.
 _FATAL = (
     "ILLEGAL_ADDRESS",
@@ -175,9 +178,14 @@ def open_gpu() -> CudaGpu:
 
 
 class CudaGpu:
-    """A GPU, through cuda-core and its bindings."""
+    """A GPU, through cuda-core and its bindings; each has a stream of its own.
 
-    def __init__(self) -> None:
+    Args:
+        patient: whether threads that wait for results let others run.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
         self._core = cuda_core()
         self._driver = importlib.import_module("cuda.bindings.driver")
         self._process = os.getpid()
@@ -346,7 +354,7 @@ class CudaGpu:
             self._ask(
                 "cuMemcpyHtoDAsync", address, values.ctypes.data, values.nbytes, self._side.handle
             )
-            return _Mark(self._side.record())
+            return _Mark(self._side.record(), patient=self._patient)
         except Exception as error:
             raise _translated(error, "a batch cannot be copied to the GPU") from None
 
@@ -363,7 +371,7 @@ class CudaGpu:
         """The moment when all that has been asked so far is done."""
         self._enter()
         try:
-            return _Mark(self._stream.record())
+            return _Mark(self._stream.record(), patient=self._patient)
         except Exception as error:
             raise _translated(error, _FAILED) from None
 
@@ -510,13 +518,21 @@ class _Pinned:
 
 
 class _Mark:
-    """An event that was recorded on one of the streams."""
+    """An event that was recorded on one of the streams.
 
-    def __init__(self, event: Any) -> None:
+    Args:
+        patient: look for it from time to time, and let other Python threads run meanwhile: waiting
+            in the driver keeps them out.
+    """
+
+    def __init__(self, event: Any, *, patient: bool) -> None:
         self.event = event
+        self._patient = patient
 
     def __call__(self) -> None:
         try:
+            while self._patient and not self.event.is_done:
+                time.sleep(_LOOK)
             self.event.sync()
         except Exception as error:
             raise _translated(error, _FAILED) from None

@@ -51,7 +51,7 @@ _own = _Own()
 
 def begin(sharing: Sharing) -> None:
     """Give this thread a stream of its own, as long as it lives."""
-    _own.gpu, _own.sharing = CudaGpu(), sharing
+    _own.gpu, _own.sharing = CudaGpu(patient=True), sharing
 
 
 def own_gpu() -> CudaGpu | None:
