@@ -73,6 +73,36 @@ def test_the_twin_is_the_same_network() -> None:
         np.testing.assert_allclose(found, grad, atol=1e-4)
 
 
+def test_the_twin_of_spatial_layers() -> None:
+    model = nn.Sequential(
+        nn.ReflectionPad2d((1, 2, 0, 1)), nn.LocallyConnected2d(3, 4, 3, (9, 11), 2, 1, groups=1),
+        nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), nn.UnsharedBias(6, (10, 12)),
+        nn.Nailbed(2), nn.Mirror(), nn.Upsample((7, 8), mode="bilinear"), nn.Blur(3, 1.0),
+        nn.ConstantPad2d(1, 0.5), nn.AvgPool2d(2, divisor_override=3), nn.AdaptiveAvgPool2d((3, 2)),
+        nn.AdaptiveMaxPool2d(2),
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    model.load_state_dict({k: rng.normal(size=v.shape) for k, v in model.state_dict().items()})
+    x = rng.normal(size=(2, 3, 8, 8))
+    dy = rng.normal(size=model.trace((3, 8, 8), 2).specs["output"].shape)
+    y, _, gradients = cl.vjp(model, x, dy, device="reference")
+    twin = TorchTwin(model.trace((3, 8, 8), 2), model.state_dict()).double()
+    output = twin(torch.from_numpy(x))
+    output.backward(torch.from_numpy(dy))
+    np.testing.assert_allclose(y, output.detach(), atol=1e-10)
+    for name, gradient in gradients.items():
+        found = twin.get_parameter(twin.names[name]).grad
+        assert found is not None
+        np.testing.assert_allclose(gradient, found, atol=1e-9)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2, ties="all"), nn.MaxPool2d(2, outputs=3)], ids=str)
+def test_pools_that_have_no_twin(pool: nn.Module) -> None:
+    model = nn.Sequential(pool)
+    with pytest.raises(ValueError, match="PyTorch has no pools"):
+        TorchTwin(model.trace((3, 6, 6), 2), {})
+
+
 def test_the_twin_of_products_sums_and_softmax() -> None:
     class Net(nn.Module):
         def __init__(self) -> None:

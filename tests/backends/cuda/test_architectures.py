@@ -136,7 +136,7 @@ def problems() -> Iterator[Problem]:
     yield FusedConv2d(*g, **relu, pool=2), (few, w, b), None
     yield FusedConv2dWgrad(*g, kernel=(3, 3)), (few, f(8, 16, 12, 12)), None
     yield Conv2d((4, 4), (2, 2), (1, 1), 2), (f(2, 6, 23, 18), f(10, 3, 11, 11), f(10)), None
-    for channels, groups, stride in ((64, 64, 1), (32, 32, 2), (128, 32, 1), (32, 4, 2)):
+    for channels, groups, stride in ((64, 64, 2), (128, 32, 1)):
         g = ((stride, stride), (1, 1), (1, 1), groups)
         x, w, b = f(8, channels, 14, 14), f(channels, channels // groups, 3, 3), f(channels)
         dy = f(8, channels, 14 // stride, 14 // stride)

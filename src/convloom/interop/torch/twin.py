@@ -77,13 +77,46 @@ def _add_bias(op: Any) -> Callable[..., torch.Tensor]:
     return lambda x, b: x + (b[:, None, None] if b.ndim == 1 and x.ndim == 4 else b)
 
 
+def _local2d(op: Any) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        kernel = (w.shape[2], w.shape[3])
+        p, q = op.window(kernel).output((x.shape[2], x.shape[3]))
+        patches = functional.unfold(x, kernel, op.dilation, op.padding, op.stride)
+        patches = patches.reshape(len(x), op.groups, -1, p * q)
+        filters = w.reshape(p * q, op.groups, -1, patches.shape[2])
+        y = torch.einsum("ngim,mgki->ngkm", patches, filters)
+        return y.reshape(len(x), -1, p, q)
+
+    return call
+
+
+def _nailbed(op: Any) -> Callable[..., torch.Tensor]:
+    def nails(size: int) -> slice:
+        return slice((size - op.stride * (-(-size // op.stride) - 1)) // 2, None, op.stride)
+
+    return lambda x: x[:, :, nails(x.shape[2]), nails(x.shape[3])]
+
+
+def _blur(op: Any) -> Callable[..., torch.Tensor]:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        taps = torch.as_tensor(op.weights, dtype=x.dtype, device=x.device)
+        filters = torch.outer(taps, taps).expand(x.shape[1], 1, len(taps), len(taps))
+        return functional.conv2d(x, filters, padding=len(taps) // 2, groups=x.shape[1])
+
+    return call
+
+
 def _max_pool2d(op: Any) -> Callable[..., torch.Tensor]:
+    if op.outputs is not None or op.ties != "first":
+        raise ValueError("PyTorch has no pools of a fixed number of windows or of shared maxima")
     return lambda x: functional.max_pool2d(
         x, op.kernel, op.stride, op.padding, op.dilation, ceil_mode=op.ceil_mode
     )
 
 
 def _avg_pool2d(op: Any) -> Callable[..., torch.Tensor]:
+    if op.outputs is not None:
+        raise ValueError("PyTorch has no pools of a fixed number of windows")
     return lambda x: functional.avg_pool2d(
         x,
         op.kernel,
@@ -196,6 +229,9 @@ _CALLS: dict[str, Callable[[Any], Callable[..., torch.Tensor]]] = {
             align_corners=op.align_corners if op.mode == "bilinear" else None,
         )
     ),
+    "Local2d": _local2d,
+    "Nailbed": _nailbed,
+    "Blur": _blur,
     "Mirror": lambda op: lambda x: x.flip(3),
     "Flatten": lambda op: lambda x: x.flatten(1),
     "Add": lambda op: torch.add,
