@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_zoo import ZOO
+from networks import ZOO_SHAPES
 
 ANY_BAR = 1.0
 
@@ -42,20 +43,6 @@ class Network:
     bar: float = ANY_BAR
 
 
-_IMAGENET = (3, 224, 224)
-#: {network of the zoo: (input shape, classes)}
-ZOO_SHAPES = {
-    "lenet": ((1, 28, 28), 10),
-    "lenet5": ((1, 28, 28), 10),
-    "vgg-small": ((3, 32, 32), 10),
-    "vgg16": (_IMAGENET, 1000),
-    "alexnet": (_IMAGENET, 1000),
-    "alexnet-torchvision": (_IMAGENET, 1000),
-    "resnet18": (_IMAGENET, 1000),
-    "resnet20": ((3, 32, 32), 10),
-    "resnet56": ((3, 32, 32), 10),
-    "mobilenet-v1-small": (_IMAGENET, 1000),
-}
 #: {name of a task: network}: the two that were tuned first, at batch 64, and the whole zoo at 32.
 NETWORKS = {
     "lenet": Network("lenet", *ZOO_SHAPES["lenet"], batch_size=64, bar=5.0),

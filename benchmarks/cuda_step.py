@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from networks import ZOO_SHAPES
 
 from convloom import nn, normalise
 from convloom.backends.cuda.backend import CudaBackend
@@ -32,18 +33,16 @@ from convloom.ops.control import hyper_vector
 from convloom.optim import SGD
 from convloom.training.graphs import INDEX, training_graph
 
-SHAPES = {"lenet": (1, 28, 28), "vgg-small": (3, 32, 32)}
-CLASSES = 10
 COLUMNS = ("kernels", "batch", "launches", "graph", "fed", "resident", "images/s", "kernels/step")
 
 
 def main() -> None:
     options = _options()
     gpu = open_gpu()
-    shape = SHAPES[options.network]
+    shape, classes = ZOO_SHAPES[options.network]
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (options.samples, *shape), np.uint8)
-    labels = draw.integers(0, CLASSES, options.samples)
+    labels = draw.integers(0, classes, options.samples)
     mean = (0.5,) * shape[0]
     data = ResidentData(gpu, images, labels, *normalise.coefficients(mean, mean))
     rows = []
@@ -108,9 +107,9 @@ def _measure(
 
 def _bound(network: str, kernels: str, batch: int) -> CudaExecutable:
     backend = CudaBackend()
-    shape = SHAPES[network]
+    shape, classes = ZOO_SHAPES[network]
     model = models.build(
-        network, num_classes=CLASSES, in_channels=shape[0], image_size=(shape[1], shape[2])
+        network, num_classes=classes, in_channels=shape[0], image_size=(shape[1], shape[2])
     )
     optimizer = SGD(lr=1e-4, momentum=0.9)
     forward = model.trace(shape, batch)
@@ -145,7 +144,7 @@ def _print(row: dict[str, Any], *, header: bool) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--network", default="lenet", choices=sorted(SHAPES))
+    parser.add_argument("--network", default="lenet", choices=sorted(ZOO_SHAPES))
     parser.add_argument("--batch-size", default="64,512,4096", type=_numbers)
     parser.add_argument("--kernels", default=",".join(RUNGS), type=lambda text: text.split(","))
     parser.add_argument("--samples", default=60_000, type=int, help="images of the data set")

@@ -2,6 +2,7 @@
 
     python benchmarks/kernel_times.py --out benchmarks/results/h200/times-lenet.json
     python benchmarks/kernel_times.py --batch-size 64 --kernels naive,auto
+    python benchmarks/kernel_times.py --network resnet18 --batch-size 128 --kernels auto
 
 Each step of the plan is repeated alone, many times in one graph, so what it reads lies in the
 second-level cache if it has room there; in a whole step parts also wait for each other, or run side
@@ -19,6 +20,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from networks import ZOO_SHAPES
+
 from convloom import nn
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.executable import CudaExecutable
@@ -33,8 +36,6 @@ from convloom.ir import Graph, Step
 from convloom.nn import models
 from convloom.optim import SGD
 
-SHAPES = {"lenet": (1, 28, 28), "vgg-small": (3, 32, 32)}
-CLASSES = 10
 #: A round of a step lasts about so long, and has no more repetitions than this.
 _SECONDS, _MOST = 2e-3, 200
 
@@ -58,6 +59,8 @@ def main() -> int:
         "environment": environment("cuda", open_gpu().name),
     }
     asked = f"--batch-size {','.join(map(str, options.batch_size))}"
+    if options.network != "lenet":
+        asked = f"--network {options.network} {asked}"
     found["environment"]["command"] = f"python benchmarks/kernel_times.py {asked}"
     if options.out is not None:
         options.out.write_text(json.dumps(found, indent=1) + "\n")
@@ -93,15 +96,16 @@ def _measured(
 
 
 def _workload(network: str, batch: int) -> Workload:
-    channels, height, width = SHAPES[network]
+    shape, classes = ZOO_SHAPES[network]
+    channels, height, width = shape
     model = models.build(
-        network, num_classes=CLASSES, in_channels=channels, image_size=(height, width)
+        network, num_classes=classes, in_channels=channels, image_size=(height, width)
     )
     return make_workload(
         model,
         nn.CrossEntropyLoss(),
         SGD(lr=1e-4, momentum=0.9),
-        input_shape=SHAPES[network],
+        input_shape=shape,
         batch_size=batch,
     )
 
@@ -163,7 +167,7 @@ def _total(rows: list[dict[str, Any]], kernels: str, batch: int) -> float:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--network", default="lenet", choices=sorted(SHAPES))
+    parser.add_argument("--network", default="lenet", choices=sorted(ZOO_SHAPES))
     parser.add_argument(
         "--batch-size", default="64,4096", type=lambda text: [int(n) for n in text.split(",")]
     )
