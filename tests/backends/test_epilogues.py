@@ -1,4 +1,4 @@
-"""Activations behind convolutions and linear layers, in the kernels of each."""
+"""Activations behind convolutions and linear layers, and masks of gradients, in one kernel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 
 from convloom.backends.base import get_backend
 from convloom.backends.cuda.selectors import RUNGS
-from convloom.ops import FusedConv2d, FusedLinear
-from convloom.ops.fused import EPILOGUES
+from convloom.ir import TensorSpec
+from convloom.ops import Conv2d, FusedConv2d, FusedConv2dDgrad, FusedLinear, FusedLinearDgrad
+from convloom.ops.fused import EPILOGUES, MASKS
 from tests.backends.cuda.trials import Trial, check
 from tests.backends.harness import integers, normals
 
@@ -28,7 +29,7 @@ LAYERS = (
 
 
 def epilogue_trials() -> Iterator[Trial]:
-    """Every activation behind every layer; what has no rounding is exact."""
+    """Every activation behind every layer, and every mask; what has no rounding is exact."""
     for at, (x, w, geometry) in enumerate(LAYERS):
         kind = EPILOGUES[at % len(EPILOGUES)]
         for one in {kind, "clamp"}:
@@ -36,18 +37,26 @@ def epilogue_trials() -> Iterator[Trial]:
             make = integers if exact else normals
             inputs = (make(x, at), make(w, at + 50), make(w[:1], at + 90))
             yield Trial(FusedConv2d(*geometry, one, *PARAMETERS[one]), inputs, exact)
+        (y,) = Conv2d(*geometry).infer(*(TensorSpec(shape) for shape in (x, w)))
+        for one in MASKS:
+            dy, kept = integers(y.shape, at + 20), integers(x, at + 30)
+            op = FusedConv2dDgrad(*geometry, x[2:], one, *PARAMETERS[one])
+            yield Trial(op, (dy, integers(w, at + 50), kept), True)
     for at, (n, i, o) in enumerate(((1, 1, 1), (31, 33, 7), (40, 300, 10), (33, 200, 132))):
         kind = EPILOGUES[at % len(EPILOGUES)]
         x, w, b = normals((n, i), at), normals((o, i), at + 50), normals((o,), at + 90)
         x[-1, 0] = np.nan
         yield Trial(FusedLinear(kind, *PARAMETERS[kind]), (x, w, b))
+        mask, dy, kept = MASKS[at % len(MASKS)], integers((n, o), at), integers((n, i), at + 30)
+        op = FusedLinearDgrad(mask, *PARAMETERS[mask])
+        yield Trial(op, (dy, integers((o, i), at + 50), kept), True)
 
 
 @pytest.mark.parametrize("kernels", ["dense", "winograd"])
 def test_cpu(kernels: str) -> None:
     trials = list(epilogue_trials())
     served = check(trials, get_backend("cpu"), kernels)
-    assert served == (len(trials) if kernels == "dense" else 1)
+    assert served == (len(trials) if kernels == "dense" else 3)
 
 
 @pytest.mark.parametrize("rung", RUNGS)

@@ -203,11 +203,13 @@ def test_cheap_activations_follow_their_layers() -> None:
     )
     before = training(model, (1, 10, 10))
     after = fused(before)
-    assert [kinds(after)[name] for name in ("FusedConv2d", "FusedLinear", "Activation")] == [
+    assert [kinds(after)[n] for n in ("FusedConv2d", "FusedLinear", "Activation")] == [
         1,
         1,
         2,
     ]
+    assert [kinds(after)[name] for name in ("FusedConv2dDgrad", "FusedLinearDgrad")] == [1, 1]
+    assert kinds(after)["ActivationGrad"] == 2  # of Hardswish and Tanh
     same_results(before, after, model)
     forward = kinds(fused(for_inference(model.trace((1, 10, 10), 4))))
     assert [forward[name] for name in ("FusedConv2d", "FusedLinear", "Activation")] == [2, 1, 1]

@@ -43,12 +43,21 @@ def activation_number(kind: str) -> int:
 
 def activation_constants(op: object) -> dict[str, int]:
     """The constants of a layer's activation: its number ACT, and its parameters' bits."""
-    number = activation_number(getattr(op, "activation", "none"))
-    constants = {"ACT": number}
+    return _numbered("ACT", op, "activation")
+
+
+def mask_constants(op: object) -> dict[str, int]:
+    """As ``activation_constants``, of the activation that masks a gradient: MASK."""
+    return _numbered("MASK", op, "mask")
+
+
+def _numbered(constant: str, op: object, attribute: str) -> dict[str, int]:
+    number = activation_number(getattr(op, attribute, "none"))
+    constants = {constant: number}
     if number > activation_number("relu"):
         for name in ("a", "b"):
             (bits,) = struct.unpack("i", struct.pack("f", getattr(op, name)))
-            constants[f"ACT_{name.upper()}"] = bits
+            constants[f"{constant}_{name.upper()}"] = bits
     return constants
 
 

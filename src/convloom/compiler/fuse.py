@@ -14,7 +14,7 @@ it above the reference rung. Rules, in the order they run:
                *Wgrad + BiasGrad                                  -> Fused*Wgrad
                ReLUGrad or another + BatchNormGrad                -> FusedBatchNormGrad
                LocalResponseNormGrad + ReLUGrad                   -> the same with a mask
-               *Dgrad + ReLUGrad                                  -> Fused*Dgrad with a mask
+               *Dgrad + ReLUGrad or another                       -> Fused*Dgrad with a mask
 
 A max-pool passes its gradient only to the cells that won, and where a cell won, the pooled value
 is the cell's value. So ReLU's mask may be read from the pooled map instead of the full one, and
@@ -37,6 +37,7 @@ from convloom.compiler.fuse_norm import (
 from convloom.compiler.rewrite import Rewriter
 from convloom.ir import Graph, Node, TensorSpec
 from convloom.ops import (
+    ActivationGrad,
     Add,
     BiasGrad,
     Conv2d,
@@ -62,7 +63,7 @@ from convloom.ops import (
     WeightedSum,
 )
 from convloom.ops.conv2d import ConvGeometry
-from convloom.ops.fused import EPILOGUES
+from convloom.ops.fused import EPILOGUES, MASKS
 
 Accepts = Callable[[Node, dict[str, TensorSpec]], bool]
 
@@ -241,7 +242,7 @@ def _mask_before_pool(rw: Rewriter, mask: Node, accepts: Accepts) -> None:
 
 def _mask_before_unflatten(rw: Rewriter, mask: Node, accepts: Accepts) -> None:
     """ReLUGrad(Unflatten(d), y) = Unflatten(ReLUGrad(d, Flatten(y))) where Flatten(y) exists."""
-    if type(mask.op) is not ReLUGrad:
+    if _mask_of(mask.op) is None:
         return
     unflatten = rw.producer(mask.inputs[0])
     if unflatten is None or type(unflatten.op) is not Unflatten:
@@ -257,7 +258,7 @@ def _mask_before_unflatten(rw: Rewriter, mask: Node, accepts: Accepts) -> None:
     if not flat:
         return
     masked = rw.fresh(f"{d}.masked", rw.specs[d])
-    early = Node(ReLUGrad(), (d, flat[0]), (masked,), mask.layer)
+    early = Node(mask.op, (d, flat[0]), (masked,), mask.layer)
     late = Node(unflatten.op, (masked,), mask.outputs, unflatten.layer)
     rw.replace((unflatten, mask), (early, late))
 
@@ -282,13 +283,14 @@ def _weight_and_bias(rw: Rewriter, wgrad: Node, accepts: Accepts) -> None:
 
 
 def _dgrad_mask(rw: Rewriter, dgrad: Node, accepts: Accepts) -> None:
-    """An input gradient + the ReLU mask of that input."""
-    op = _masked_dgrad(dgrad.op)
-    if op is None:
-        return
+    """An input gradient + the mask of the activation that made that input."""
     dx = dgrad.outputs[-1]
     mask = rw.sole_reader(dx)
-    if mask is None or type(mask.op) is not ReLUGrad or mask.inputs[0] != dx:
+    if mask is None or mask.inputs[0] != dx:
+        return
+    activation = _mask_of(mask.op)
+    op = None if activation is None else _masked_dgrad(dgrad.op, *activation)
+    if op is None:
         return
     if isinstance(dgrad.op, PooledConv2dGrad):
         if mask.inputs[1] != dgrad.inputs[0]:
@@ -301,13 +303,22 @@ def _dgrad_mask(rw: Rewriter, dgrad: Node, accepts: Accepts) -> None:
         rw.replace((dgrad, mask), (fused,))
 
 
-def _masked_dgrad(op: object) -> Op | None:
+def _masked_dgrad(op: object, mask: str, a: float, b: float) -> Op | None:
     if type(op) is Conv2dDgrad:
-        return FusedConv2dDgrad(*_geometry(op), size=op.size, mask="relu")
+        return FusedConv2dDgrad(*_geometry(op), size=op.size, mask=mask, a=a, b=b)
     if type(op) is LinearDgrad:
-        return FusedLinearDgrad(mask="relu")
-    if isinstance(op, PooledConv2dGrad) and op.needs_dx and op.mask == "none":
-        return replace(op, mask="relu")
+        return FusedLinearDgrad(mask, a, b)
+    if isinstance(op, PooledConv2dGrad) and op.needs_dx and (op.mask, mask) == ("none", "relu"):
+        return replace(op, mask=mask)
+    return None
+
+
+def _mask_of(op: object) -> tuple[str, float, float] | None:
+    """The activation whose gradient an op is, as fused gradients have it: told by the output."""
+    if type(op) is ReLUGrad:
+        return "relu", 0.0, 0.0
+    if isinstance(op, ActivationGrad) and op.kind in MASKS and op.reads == "y":
+        return op.kind, op.a, op.b
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.ir import ShapeError, TensorSpec
-from convloom.ops.activation import Activation, ReLU, ReLUGrad
+from convloom.ops.activation import Activation, ActivationGrad, ReLU, ReLUGrad
 from convloom.ops.arithmetic import WeightedSum
 from convloom.ops.base import Op
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad, ConvGeometry
@@ -23,6 +23,8 @@ from convloom.ops.pool import MaxPool2d
 NONE, RELU = "none", "relu"
 #: Further activations that may follow a layer: kinds of ``Activation`` that cost next to nothing.
 EPILOGUES = ("leaky_relu", "clamp", "hardswish")
+#: Those whose slope is told by their output, so that they may mask a gradient.
+MASKS = ("leaky_relu", "clamp")
 
 _POOL = MaxPool2d((2, 2), (2, 2))
 
@@ -98,16 +100,53 @@ class FusedConv2d(Activated, ConvGeometry, Op):
         return work + (4 * outputs[0].size if self.pool else 0)
 
 
-@dataclass(frozen=True)
-class FusedConv2dDgrad(ConvGeometry, Op):
-    """Gradient of a convolution's input, masked by the rectifier that made that input.
+class _Masked(Op):
+    """What masks the gradient that leaves a layer: "none", "relu", or one of ``MASKS``.
 
-    Inputs dy (N,K,P,Q), w (K,C/G,R,S) and, if ``mask`` is "relu", the convolution's input a
-    (N,C,*size); output dx (N,C,*size), 0 where a <= 0.
+    Subclasses have the attributes ``mask``, and ``a`` and ``b``, the activation's parameters.
+    """
+
+    mask: str
+    a: float
+    b: float
+
+    def check_mask(self, dx: TensorSpec, rest: Sequence[TensorSpec]) -> None:
+        """Raises ShapeError for a mask that there is not, or inputs ``rest`` that do not fit it."""
+        if self.mask not in (NONE, RELU, *MASKS) or (self.mask in MASKS and self.rule.reads != "y"):
+            known = ", ".join(map(repr, (NONE, RELU, *MASKS)))
+            raise ShapeError(f"mask must be one of {known}, it is {self.mask!r}")
+        wanted = int(self.mask != NONE)
+        if len(rest) != wanted:
+            raise ShapeError(f"mask {self.mask!r} takes {wanted} mask inputs, it got {len(rest)}")
+        if rest and rest[0].shape != dx.shape:
+            raise ShapeError(f"the mask {rest[0].shape} does not fit the gradient {dx.shape}")
+
+    @property
+    def rule(self) -> ActivationGrad:
+        """The gradient of the activation, where it is not the rectifier."""
+        return ActivationGrad(self.mask, self.a, self.b)
+
+    def masked(self, dx: np.ndarray, rest: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The gradient behind the mask."""
+        if self.mask == NONE:
+            return (dx,)
+        op = ReLUGrad() if self.mask == RELU else self.rule
+        return op.reference(dx, *rest)
+
+
+@dataclass(frozen=True)
+class FusedConv2dDgrad(ConvGeometry, _Masked):
+    """Gradient of a convolution's input, masked by the activation that made that input.
+
+    Inputs dy (N,K,P,Q), w (K,C/G,R,S) and, if there is a ``mask``, the convolution's input
+    (N,C,*size), which was the activation's output; output dx (N,C,*size). For "relu" it is 0 where
+    that input is not above 0.
     """
 
     size: Pair = (0, 0)
     mask: str = NONE
+    a: float = 0.0
+    b: float = 0.0
 
     @property
     def dgrad(self) -> Conv2dDgrad:
@@ -116,15 +155,15 @@ class FusedConv2dDgrad(ConvGeometry, Op):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (dx,) = self.dgrad.infer(*inputs[:2])
-        _check_mask(self.mask, dx, inputs[2:])
+        self.check_mask(dx, inputs[2:])
         return (dx,)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         (dx,) = self.dgrad.reference(*inputs[:2])
-        return ReLUGrad().reference(dx, inputs[2]) if self.mask == RELU else (dx,)
+        return self.masked(dx, inputs[2:])
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
-        masked = outputs[0].size if self.mask == RELU else 0
+        masked = outputs[0].size if self.mask != NONE else 0
         return self.dgrad.flops(inputs[:2], outputs) + masked
 
 
@@ -239,25 +278,27 @@ class FusedLinear(Activated, Op):
 
 
 @dataclass(frozen=True)
-class FusedLinearDgrad(Op):
-    """Inputs dy (N,O), w (O,I) and, if ``mask`` is "relu", the layer's input a (N,I); output dx.
+class FusedLinearDgrad(_Masked):
+    """Inputs dy (N,O), w (O,I) and, if there is a ``mask``, the layer's input (N,I); output dx.
 
-    dx (N,I) is 0 where a <= 0.
+    The input was the activation's output; for "relu" dx (N,I) is 0 where it is not above 0.
     """
 
     mask: str = NONE
+    a: float = 0.0
+    b: float = 0.0
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         (dx,) = LinearDgrad().infer(*inputs[:2])
-        _check_mask(self.mask, dx, inputs[2:])
+        self.check_mask(dx, inputs[2:])
         return (dx,)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         (dx,) = LinearDgrad().reference(*inputs[:2])
-        return ReLUGrad().reference(dx, inputs[2]) if self.mask == RELU else (dx,)
+        return self.masked(dx, inputs[2:])
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
-        masked = outputs[0].size if self.mask == RELU else 0
+        masked = outputs[0].size if self.mask != NONE else 0
         return LinearDgrad().flops(inputs[:2], outputs) + masked
 
 
@@ -307,11 +348,3 @@ def _geometry(conv: ConvGeometry) -> tuple[Pair, Pair, Pair, int]:
 def _check_choice(what: str, value: str) -> None:
     if value not in (NONE, RELU):
         raise ShapeError(f"{what} must be {NONE!r} or {RELU!r}, it is {value!r}")
-
-
-def _check_mask(mask: str, dx: TensorSpec, rest: Sequence[TensorSpec]) -> None:
-    _check_choice("mask", mask)
-    if len(rest) != (mask == RELU):
-        raise ShapeError(f"mask {mask!r} takes {int(mask == RELU)} mask inputs, it got {len(rest)}")
-    if rest and rest[0].shape != dx.shape:
-        raise ShapeError(f"the mask {rest[0].shape} does not fit the gradient {dx.shape}")

@@ -137,4 +137,15 @@ CL_INLINE vec passed(vec dy, vec y) {
     }
 }
 
+// The gradient g behind a layer whose constants are P, of the activation MASK that made `kept`.
+template <class P>
+CL_INLINE vec masked(vec kept, vec g) {
+    if constexpr (P::MASK > RELU) {
+        const f32 a = __builtin_bit_cast(f32, i32(P::MASK_A));
+        return activation_gradient<P::MASK>(g, kept, a, __builtin_bit_cast(f32, i32(P::MASK_B)));
+    } else {
+        return activation_gradient<P::MASK>(g, kept, 0.0f, 0.0f);
+    }
+}
+
 }  // namespace convloom

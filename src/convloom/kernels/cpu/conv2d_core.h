@@ -77,18 +77,36 @@ struct Target {
     i64 row, pixel, channel, left;
 };
 
-// What follows a layer that has no activation.
+// What follows a layer: nothing.
 struct Unchanged {
     CL_INLINE vec apply(vec x) { return x; }
+    CL_INLINE vec mask(vec, vec g) { return g; }
+    CL_INLINE f32 mask_one(f32, f32 g) { return g; }
 };
 
 // The activation of a layer whose constants are P.
 template <class P>
-struct Activated {
+struct Activated : Unchanged {
     CL_INLINE vec apply(vec x) { return activated<P>(x); }
 };
 
-// Writes A::apply of acc, 0 where a mask is not above 0. FULL: all channels are there and
+// The mask of a gradient, or an activation, of a layer whose constants are P.
+template <class P>
+struct Masked : Unchanged {
+    CL_INLINE vec mask(vec kept, vec g) { return masked<P>(kept, g); }
+    CL_INLINE f32 mask_one(f32 kept, f32 g) {
+        if constexpr (P::MASK == RELU)
+            return kept <= 0 ? 0.0f : g;
+        else
+            return masked<P>(broadcast(kept), broadcast(g))[0];
+    }
+};
+template <class P>
+struct ActivatedOrMasked : Masked<P> {
+    CL_INLINE vec apply(vec x) { return activated<P>(x); }
+};
+
+// Writes A::apply of acc, through A::mask where a mask is given. FULL: all channels are there and
 // contiguous, so that whole vectors are stored; else one by one.
 template <class A, bool FULL, int NV, int ROWS, int PC>
 CL_INLINE void finish(vec (&acc)[ROWS * PC][NV], const Target& to, const f32* mask) {
@@ -98,7 +116,7 @@ CL_INLINE void finish(vec (&acc)[ROWS * PC][NV], const Target& to, const f32* ma
                 CL_UNROLL for (int v = 0; v < NV; v++) {
                     const i64 at = row * to.row + p * to.pixel + v * LANES;
                     vec value = A::apply(acc[row * PC + p][v]);
-                    if (mask) value = relu_mask(load(mask + at), value);
+                    if (mask) value = A::mask(load(mask + at), value);
                     store(to.data + at, value);
                 }
     } else {
@@ -112,7 +130,7 @@ CL_INLINE void finish(vec (&acc)[ROWS * PC][NV], const Target& to, const f32* ma
                 for (i64 k = 0; k < channels; k++) {
                     const i64 at = row * to.row + p * to.pixel + k * to.channel;
                     const f32 value = tile[row * PC + p][k];
-                    to.data[at] = mask && mask[at] <= 0 ? 0.0f : value;
+                    to.data[at] = mask ? A::mask_one(mask[at], value) : value;
                 }
     }
 }

@@ -1,4 +1,4 @@
-// Input gradient of a convolution, NHWC, with a ReLU mask in the epilogue.
+// Input gradient of a convolution, NHWC, with a mask (activation.h) in the epilogue.
 //
 // The gradient is itself a convolution, of dy with the reversed filters. Under a stride the input
 // pixels fall into UH*UW residue classes, each a stride-1 convolution with its own share of the
@@ -86,7 +86,7 @@ void conv2d_dgrad(const Arg* args, long item, Worker* worker) {
                             const i64 at = origin + i * to.row + j * to.pixel +
                                            (g * P::C + c) * channel;
                             to.data = dx + at;
-                            finish<Unchanged, FULL, NV, ROWS, PC>(acc, to,
+                            finish<Masked<P>, FULL, NV, ROWS, PC>(acc, to,
                                                        P::MASK ? mask + at : nullptr);
                         }
                     }

@@ -1,5 +1,5 @@
 // Input gradient of a convolution of many small groups (conv2d_lanes.h: lanes are channels), with
-// a ReLU mask. Residue classes of the stride as in conv2d_dgrad.cpp.
+// a mask (activation.h). Residue classes of the stride as in conv2d_dgrad.cpp.
 //
 // Item: a strip of input rows, in units of the stride, of one image. Limit: bytes dy, mask and dx.
 // Arguments: dy, packed filters, mask (0 where absent), dx, H, W, strips.
@@ -62,7 +62,7 @@ void conv2d_lanes_dgrad(const Arg* args, long item, Worker* worker) {
                         const i64 at = l * to.channel + (row.first + i * P::UH) * W * pixel +
                                        (col.first + j * P::UW) * pixel;
                         to.data = dx + at;
-                        finish_lanes<Unchanged>(acc, to, P::MASK ? mask + at : nullptr);
+                        finish_lanes<Masked<P>>(acc, to, P::MASK ? mask + at : nullptr);
                     }
         }
 }

@@ -43,7 +43,7 @@ CL_INLINE void pointwise_tile(const f32* x, const f32* w, const f32* bias, const
     if (FULL && !depth.last)
         finish<Unchanged, true, NV, 1, PC>(acc, to, nullptr);
     else
-        finish<Activated<P>, FULL, NV, 1, PC>(acc, to, mask);
+        finish<ActivatedOrMasked<P>, FULL, NV, 1, PC>(acc, to, mask);
 }
 
 template <class P>

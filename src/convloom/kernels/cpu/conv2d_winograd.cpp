@@ -12,7 +12,7 @@
 // would otherwise spoil outputs that never see it.
 //
 // Arguments: x (NHWC), u and plain (winograd_pack.cpp), bias or null, y (NHWC), index or null
-//     (place of the maximum in its window), a (NHWC, ReLU mask) or null, H, W of x.
+//     (place of the maximum in its window), a (NHWC, of MASK) or null, H, W of x.
 // Constants: C channels and K filters of each of G groups, multiples of 16; R, S; PAD_H, PAD_W; NV
 //     vectors of filters a register tile; TILES a block (multiple of the register tile's rows);
 //     TILE_ROWS an item; STAGE, BIAS, ACT (activation.h), POOL, MASK.
@@ -168,7 +168,7 @@ struct Winograd {
             const i64 oy = ty * 2 + p / 2, ox = tx * 2 + p % 2;
             if (P::STAGE && (oy >= out_h || ox >= out_w)) continue;
             const i64 at = (oy * out_w + ox) * KT + k;
-            store(y + at, P::MASK ? relu_mask(load(a + at), out[p]) : out[p]);
+            store(y + at, P::MASK ? masked<P>(load(a + at), out[p]) : out[p]);
         }
     }
 };

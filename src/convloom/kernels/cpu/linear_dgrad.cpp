@@ -1,10 +1,11 @@
-// dx[n,i] = sum over o of dy[n,o] * w[o,i], zeroed where a[n,i] <= 0 if P::MASK.
+// dx[n,i] = sum over o of dy[n,o] * w[o,i], behind the activation P::MASK that made a.
 //
 // Arguments: dy (N,O), w (O,I), [a (N,I)], dx (N,I), N. An item is IW inputs (a multiple of 2
 // vectors) of all samples. Vectors run along i: OC rows of w at a time are copied to scratch as
 // strips two vectors wide, so that the strip is contiguous whatever I is, and a register tile of
 // TN samples x 2 vectors adds dy * strip, one broadcast and two vectors for 2 TN multiply-adds.
 // Scratch: OC * IW floats. Limit: FMA-bound from about 8 samples; below, reading w.
+#include "activation.h"
 #include "strips.h"
 
 namespace convloom {
@@ -32,7 +33,7 @@ static void dgrad_tile(const f32* dy, const f32* strip, const f32* a, f32* dx, l
             const long at = n * P::I + h * LANES, room = left - h * LANES;
             vec value = acc[n][h];
             if constexpr (P::MASK != 0)
-                if (last) value = relu_mask(load_tail(a + at, room), value);
+                if (last) value = masked<P>(load_tail(a + at, room), value);
             store_tail(dx + at, value, room);
         }
     }
@@ -43,8 +44,8 @@ void linear_dgrad(const Arg* args, long item, Worker* worker) {
     const f32* dy = static_cast<const f32*>(args[0].address);
     const f32* w = static_cast<const f32*>(args[1].address);
     const f32* a = P::MASK ? static_cast<const f32*>(args[2].address) : nullptr;
-    f32* dx = static_cast<f32*>(args[2 + P::MASK].address);
-    const long N = args[3 + P::MASK].integer;
+    f32* dx = static_cast<f32*>(args[2 + (P::MASK != 0)].address);
+    const long N = args[3 + (P::MASK != 0)].integer;
     f32* strips = reinterpret_cast<f32*>(worker->scratch);
     const long i0 = item * P::IW, width = min(P::IW, P::I - i0);
     for (long o = 0; o < P::O; o += P::OC) {

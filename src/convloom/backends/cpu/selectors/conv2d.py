@@ -36,7 +36,7 @@ from convloom.backends.cpu.selectors.conv2d_sparse import (
     sparse_grad,
     sparse_pays,
 )
-from convloom.backends.selecting import activation_constants
+from convloom.backends.selecting import activation_constants, mask_constants
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import BiasGrad, Conv2d, Conv2dDgrad, Conv2dWgrad
 from convloom.ops.fused import (
@@ -125,6 +125,7 @@ def _fprop(
             None if pool else lanes_fprop(problem, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
         )
     if problem.pointwise and not pool:
+        epilogue = {**epilogue, "MASK": 0}
         return _pointwise(problem, False, Tensor(x), Tensor(w), bias, outputs[0], epilogue)
     return _strip_fprop(problem, Tensor(x), Tensor(w), bias, outputs, epilogue, pool)
 
@@ -216,7 +217,7 @@ def _pointwise(
         "conv2d_pointwise",
         epilogue,
         {"KB": tile.block, "PC": tile.cols, "C": inputs, "K": outputs},
-        {"MASK": int(mask != ABSENT), "CHUNK": chunk, "BLOCK": block, "STAGED": int(staged)},
+        {"CHUNK": chunk, "BLOCK": block, "STAGED": int(staged)},
     )
     pack, nbytes = packing(problem, tile.block, flip, w, Workspace())
     main = Phase(
@@ -240,13 +241,14 @@ def _dgrad(
     if mask != ABSENT and not _alike(specs[node.inputs[2]], specs[dx]):
         return None
     problem = problem_of(op, specs[dx], specs[w], specs[dy]).canonical()
+    masks = mask_constants(op)
     if problem.many_groups:
-        return lanes_dgrad(problem, Tensor(dy), Tensor(w), mask, Tensor(dx))
+        return lanes_dgrad(problem, Tensor(dy), Tensor(w), mask, Tensor(dx), masks)
     if problem.pointwise:
-        return _pointwise(
-            problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), {"BIAS": 0, "ACT": 0}, mask
-        )
-    phases, nbytes = _dgrad_phases(problem, Tensor(dy), ABSENT, Tensor(w), mask, Tensor(dx), 0)
+        epilogue = {"BIAS": 0, "ACT": 0, **masks}
+        return _pointwise(problem, True, Tensor(dy), Tensor(w), ABSENT, Tensor(dx), epilogue, mask)
+    tensors = (Tensor(dy), ABSENT, Tensor(w), mask, Tensor(dx))
+    phases, nbytes = _dgrad_phases(problem, *tensors, masks, 0)
     return Selection("dense", "conv2d_dgrad", CpuLaunch(phases), nbytes)
 
 
@@ -257,6 +259,7 @@ def _dgrad_phases(
     w: Argument,
     mask: Argument,
     dx: Argument,
+    masks: Mapping[str, int],
     workspace: int,
 ) -> tuple[tuple[Phase, ...], int]:
     """Pack and main phase, and the workspace they need from offset ``workspace`` on."""
@@ -279,7 +282,7 @@ def _dgrad_phases(
         "conv2d_dgrad",
         problem.constants,
         _tile_constants(tile),
-        MASK=int(mask != ABSENT),
+        masks,
         POOL=int(index != ABSENT),
     )
     place = Workspace(workspace)
@@ -445,7 +448,8 @@ def _dense_pooled_grad(problem: Problem, t: SparseTensors) -> Selection:
     phases, nbytes = _wgrad_phases(problem, t.x, t.dyp, t.index, t.dw, t.db)
     if t.dx != ABSENT:
         mask = t.x if t.masked else ABSENT
-        more, own = _dgrad_phases(problem, t.dyp, t.index, t.w, mask, t.dx, 0)
+        masks = {"MASK": int(t.masked)}
+        more, own = _dgrad_phases(problem, t.dyp, t.index, t.w, mask, t.dx, masks, 0)
         phases, nbytes = (*phases, *more), max(nbytes, own)
     return Selection("dense", "conv2d_wgrad", CpuLaunch(phases), nbytes)
 

@@ -56,9 +56,14 @@ def lanes_fprop(
 
 
 def lanes_dgrad(
-    problem: Problem, dy: Argument, w: Argument, mask: Argument, dx: Argument
+    problem: Problem,
+    dy: Argument,
+    w: Argument,
+    mask: Argument,
+    dx: Argument,
+    masks: Mapping[str, int],
 ) -> Selection:
-    """Input gradient with a ReLU mask."""
+    """Input gradient with a mask, as ``masks`` says."""
     (uh, uw), (dh, dw), (ph, pw) = (
         problem.geometry.stride,
         problem.geometry.dilation,
@@ -74,7 +79,7 @@ def lanes_dgrad(
         "conv2d_lanes_dgrad",
         problem.constants,
         _sides(problem, flip=True),
-        {"MASK": int(mask != ABSENT), "PC": _columns(max(1, problem.w // uw))},
+        {**masks, "PC": _columns(max(1, problem.w // uw))},
     )
     pack, nbytes = _pack(problem, w, flip=True)
     main = Phase(

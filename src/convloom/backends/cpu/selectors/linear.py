@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from convloom.backends.cpu.launch import Argument, CpuLaunch, Phase, Specialisation, Tensor
-from convloom.backends.selecting import activation_constants
+from convloom.backends.selecting import activation_constants, mask_constants
 from convloom.ir import ROW_MAJOR, Node, Selection, TensorSpec
 
 _Specs = Mapping[str, TensorSpec]
@@ -67,7 +67,7 @@ def _dgrad(node: Node, specs: _Specs) -> Phase:
         ("O", outputs),
         ("IW", width),
         ("OC", rows),
-        ("MASK", int(_masked(node))),
+        *mask_constants(node.op).items(),
     )
     kernel = Specialisation("linear_dgrad", constants)
     return Phase(kernel, _arguments(node, n), -(-inputs // width), scratch=4 * rows * width)
@@ -106,7 +106,7 @@ _BUILDERS: dict[str, tuple[Callable[[Node, _Specs], Phase], tuple[int, int]]] = 
 
 
 def _masked(node: Node) -> bool:
-    return getattr(node.op, "mask", "none") == "relu"
+    return getattr(node.op, "mask", "none") != "none"
 
 
 def _arguments(node: Node, samples: int) -> tuple[Argument, ...]:

@@ -12,7 +12,7 @@ from convloom.backends.cpu.launch import (
     Tensor,
     Workspace,
 )
-from convloom.backends.selecting import activation_constants
+from convloom.backends.selecting import activation_constants, mask_constants
 from convloom.ir import NHWC, Node, Selection, TensorSpec
 from convloom.ops import (
     Conv2d,
@@ -130,7 +130,7 @@ def _selection(
         ("BIAS", int(bias is not None)),
         *activation_constants(op).items(),
         ("POOL", int(pool)),
-        ("MASK", int(mask is not None)),
+        *mask_constants(op).items(),
     )
     arguments: tuple[Argument, ...] = (
         Tensor(node.inputs[0]),

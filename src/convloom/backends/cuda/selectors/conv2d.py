@@ -28,7 +28,7 @@ from convloom.backends.cuda.selectors.tiles import (
     stages,
     threads,
 )
-from convloom.backends.selecting import activation_constants
+from convloom.backends.selecting import activation_constants, mask_constants
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops.conv2d import ConvGeometry
 from convloom.ops.fused import RELU, FusedConv2d, PooledConv2dGrad
@@ -143,7 +143,7 @@ def _add_fused_dgrad(
     dx = build.specs[node.outputs[-1]]
     constants = sizes(
         cast(ConvGeometry, node.op), dx, build.specs[w.name], build.specs[dy.name]
-    ) | {"MASK": int(mask != ABSENT), "POOL": int(index != ABSENT)}
+    ) | {**mask_constants(node.op), "POOL": int(index != ABSENT)}
     arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), dx.shape[0])
     build.each("conv2d_dgrad/fused", constants, arguments, dx.size)
 
@@ -268,7 +268,7 @@ def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
     dx = specs[node.outputs[0]]
     constants = sizes(cast(ConvGeometry, node.op), dx, specs[w.name], specs[dy.name])
     if conv2d_groups.serves(constants):
-        constants |= {"MASK": len(mask)}
+        constants |= mask_constants(node.op)
         arguments = (dy, w, mask[0] if mask else ABSENT, Tensor(node.outputs[0]))
         conv2d_groups.add_dgrad(build, constants, arguments, dx.shape[0])
         return build.selection("tiled", "conv2d_groups_dgrad")
@@ -433,7 +433,7 @@ def _add_sparse_dgrad(
     arguments = (dy, index, w, mask, Tensor(node.outputs[-1]), strip, samples)
     build.add(
         "conv2d_dgrad/sparse",
-        constants | {"MASK": int(mask != ABSENT), "FILTERS": filters},
+        constants | {**mask_constants(node.op), "FILTERS": filters},
         arguments,
         tiles * ceil_div(rows, strip),
         32 * _sparse_warps(constants, strip, sharing=tiles > _SPARSE_BLOCKS),
@@ -459,7 +459,7 @@ def _add_tiled_dgrad(
     """The launch that writes the node's last output, dx."""
     dx, filters = build.specs[node.outputs[-1]], build.specs[w.name]
     constants = sizes(cast(ConvGeometry, node.op), dx, filters, build.specs[dy.name]) | {
-        "MASK": int(mask != ABSENT),
+        **mask_constants(node.op),
         "POOL": int(index != ABSENT),
     }
     channels, group = constants["C"], constants["K"] // constants["G"]

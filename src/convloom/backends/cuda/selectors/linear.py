@@ -18,7 +18,7 @@ from convloom.backends.cuda.selectors.common import (
 )
 from convloom.backends.cuda.selectors.partial import PartialSums
 from convloom.backends.cuda.selectors.tiles import gradient_tile, linear_tile, stages, threads
-from convloom.backends.selecting import activation_constants
+from convloom.backends.selecting import activation_constants, mask_constants
 from convloom.ir import Node, Selection
 
 #: {op: (index of the activation as wide as the weight, index of the weight)}; outputs count after
@@ -83,7 +83,7 @@ def _fused_dgrad(node: Node, specs: Specs) -> Selection | None:
     if not _served(node, specs):
         return None
     build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
-    constants = {"I": width, "O": outputs, "MASK": int(_masked(node))}
+    constants = {"I": width, "O": outputs, **mask_constants(node.op)}
     build.each("linear_dgrad/fused", constants, _dgrad_arguments(node, n), n * width)
     return build.selection("fused", "linear_dgrad")
 
@@ -129,7 +129,7 @@ def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
         return None
     build, (n, width, outputs) = Builder(specs), _sizes(node, specs)
     tile = linear_tile(width, outputs, vectors=outputs % 4 == 0)
-    constants = {"I": width, "O": outputs, "MASK": int(_masked(node))} | tile
+    constants = {"I": width, "O": outputs, **mask_constants(node.op)} | tile
     blocks = ceil_div(n, tile["BM"]) * ceil_div(width, tile["BN"])
     build.add("linear_dgrad/tiled", constants, _dgrad_arguments(node, n), blocks, threads(tile))
     return build.selection("tiled", "linear_dgrad")
@@ -226,7 +226,7 @@ def _served(node: Node, specs: Specs) -> bool:
 
 
 def _masked(node: Node) -> bool:
-    return getattr(node.op, "mask", "none") == "relu"
+    return getattr(node.op, "mask", "none") != "none"
 
 
 LADDER = {

@@ -1,5 +1,5 @@
-// Gradient of a convolution's input and the rectifier's mask in one kernel: dx = 0 where a <= 0
-// (MASK). Where 2x2 pooling followed the convolution (POOL), dy is the gradient of the pooled map,
+// Gradient of a convolution's input, behind the activation that made that input a (MASK), in one
+// kernel. Where 2x2 pooling followed the convolution (POOL), dy is the gradient of the pooled map,
 // and `index` says which cell of its window each belongs to.
 //
 // One thread an input, in the memory order of dx.
@@ -19,5 +19,5 @@ __global__ void conv2d_dgrad_fused(const f32* dy, const u8* index, const f32* w,
         gradient = Conv<P>::input_gradient(PooledGradient<P>{dy, index}, w, at);
     else
         gradient = Conv<P>::input_gradient(DenseGradient<P>{dy}, w, at);
-    dx[i] = P::MASK != 0 ? masked(gradient, a[i]) : gradient;
+    dx[i] = P::MASK != 0 ? gated<P>(gradient, a[i]) : gradient;
 }

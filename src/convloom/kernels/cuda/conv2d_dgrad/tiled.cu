@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(Tile<P>::THREADS)
 #pragma unroll
                 for (int v = 0; v < 4; ++v)
                     if (c + v < P::C)
-                        sum[i][j + v] = masked(
+                        sum[i][j + v] = gated<P>(
                             sum[i][j + v], a[Conv<P>::x_offset(image, channel + v, row, col)]);
             }
             if constexpr (P::XROW != 0) {

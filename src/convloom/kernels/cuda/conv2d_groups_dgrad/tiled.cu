@@ -1,5 +1,5 @@
-// Input gradient of a convolution of many small groups (device/conv_groups.cuh), masked by the
-// rectifier that made the input (MASK)
+// Input gradient of a convolution of many small groups (device/conv_groups.cuh), behind the
+// activation that made the input (MASK)
 //
 // As conv2d_groups_fprop with the sides exchanged: a thread makes four channels of TQ neighbouring
 // inputs of a row, TQ a multiple of the stride, so that each column's taps are known when compiled.
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(GROUP_THREADS)
             if (tile * S::TQ + j >= P::W) continue;
             if constexpr (P::MASK != 0) {
                 const float4 y = *reinterpret_cast<const float4*>(a + to + j * S::OUT_C);
-                sum[j][0] = masked(sum[j][0], y.x), sum[j][1] = masked(sum[j][1], y.y);
-                sum[j][2] = masked(sum[j][2], y.z), sum[j][3] = masked(sum[j][3], y.w);
+                sum[j][0] = gated<P>(sum[j][0], y.x), sum[j][1] = gated<P>(sum[j][1], y.y);
+                sum[j][2] = gated<P>(sum[j][2], y.z), sum[j][3] = gated<P>(sum[j][3], y.w);
             }
             *reinterpret_cast<float4*>(dx + to + j * S::OUT_C) =
                 make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);

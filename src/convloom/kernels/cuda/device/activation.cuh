@@ -122,3 +122,13 @@ __device__ __forceinline__ f32 passed(f32 dy, f32 y) {
     else
         return activation_gradient<P::ACT>(dy, y, 0.0f, 0.0f);
 }
+
+// The gradient behind a layer whose constants are P, of the activation MASK that made y.
+template <class P>
+__device__ __forceinline__ f32 gated(f32 dy, f32 y) {
+    if constexpr (P::MASK > RELU)
+        return activation_gradient<P::MASK>(dy, y, __int_as_float(i32(P::MASK_A)),
+                                            __int_as_float(i32(P::MASK_B)));
+    else
+        return activation_gradient<P::MASK>(dy, y, 0.0f, 0.0f);
+}

@@ -1,4 +1,4 @@
-// dx[n,i] = sum over o of dy[n,o] * w[o,i], and 0 where a[n,i] <= 0 (MASK)
+// dx[n,i] = sum over o of dy[n,o] * w[o,i], behind the activation that made a (MASK)
 //
 // A block makes a tile of BM samples x BN inputs (device/tile.cuh).
 // Against fused: an element of dy or w is read from global memory once for a whole tile, not once
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(Tile<P>::THREADS)
             if constexpr (P::MASK != 0) {
 #pragma unroll
                 for (int v = 0; v < 4; ++v)
-                    if (col + v < P::I) sum[i][j + v] = masked(sum[i][j + v], a[at + v]);
+                    if (col + v < P::I) sum[i][j + v] = gated<P>(sum[i][j + v], a[at + v]);
             }
             store_fours<P::I % 4 == 0>(dx + at, &sum[i][j], col, P::I);
         }
