@@ -14,6 +14,7 @@ from convloom.backends.base import Backend, get_backend
 from convloom.ir import NHWC, Layout, TensorSpec
 from convloom.ops import (
     SGD,
+    Activation,
     AdamW,
     AvgPool2d,
     Chain,
@@ -103,9 +104,20 @@ AVERAGED = Network(
     ((6, 1, 3, 3), (17, 6, 3, 3), (4, 68)),
     (True, True, True),
 )
+#: Other activations, before and behind a pool, and under dropout.
+SMOOTHLY = Network(
+    (
+        *(Conv2d(), Activation("tanh", 1.7159, 0.6667), POOL, Conv2d(), Activation("elu", 1.0)),
+        *(Flatten(), Linear(), Activation("sigmoid"), Dropout(0.25, 3)),
+        *(Linear(), Activation("leaky_relu", 0.1), Linear()),
+    ),
+    (1, 9, 10),
+    ((6, 1, 2, 2), (5, 6, 3, 3), (9, 20), (7, 9), (4, 7)),
+    (True, True, True, True, True),
+)
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
 PRECISIONS = ["bf16", "fp32"]
-NETWORKS = [LENET, WIDE, STRIDED, PLAIN, AVERAGED, PERCEPTRON]
+NETWORKS = [LENET, WIDE, STRIDED, PLAIN, AVERAGED, SMOOTHLY, PERCEPTRON]
 
 
 @pytest.fixture(params=["cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -18,8 +18,9 @@ from convloom.backends.cuda.onchip.tiling import (
     forward_tile,
     wgrad_tile,
 )
-from convloom.backends.selecting import ceil_div
+from convloom.backends.selecting import activation_number, ceil_div
 from convloom.ir import Region, Segment
+from convloom.ops import Activation, ReLU
 
 #: What a kernel goes on to: logits, the loss, gradients.
 LOGITS, LOSS, GRADIENTS = 0, 1, 2
@@ -347,7 +348,7 @@ def _shape_constants(conv: ConvStage) -> dict[str, int]:
         "PADH": conv.padding[0],
         "PADW": conv.padding[1],
         "BIAS": int(conv.bias),
-        "RELU": int(conv.relu),
+        **_activation(conv.activation),
         "POOL": 2 if conv.average else int(conv.pool),
         "ROW": int(conv.row),
         "WEIGHT": conv.weight,
@@ -368,6 +369,14 @@ def _no_conv(linear: LinearStage) -> dict[str, int]:
     )
 
 
+def _activation(op: ReLU | Activation | None) -> dict[str, int]:
+    """Its number, and the bits of its parameters."""
+    kind = "none" if op is None else "relu" if isinstance(op, ReLU) else op.kind
+    a, b = (op.a, op.b) if isinstance(op, Activation) else (0.0, 0.0)
+    bits = {f"ACT_{name}": int(np.float32(v).view(np.int32)) for name, v in (("A", a), ("B", b))}
+    return {"ACT": activation_number(kind), **bits}
+
+
 def _linear_constants(linear: LinearStage) -> dict[str, int]:
     dropout = linear.dropout
     scale = np.float32(dropout.scale if dropout else 1.0)
@@ -376,7 +385,7 @@ def _linear_constants(linear: LinearStage) -> dict[str, int]:
         "PIXELS": linear.pixels,
         "O": linear.outputs,
         "BIAS": int(linear.bias),
-        "RELU": int(linear.relu),
+        **_activation(linear.activation),
         "ROW": int(linear.row),
         "WEIGHT": linear.weight,
         "DROPOUT": int(dropout is not None),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from convloom.backends.selecting import same_order
 from convloom.ir import KRSC, NHWC, TensorSpec
 from convloom.ops import (
+    Activation,
     AvgPool2d,
     Chain,
     Conv2d,
@@ -32,7 +33,7 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class ConvStage:
-    """A convolution, and what of it is done at once: bias, rectifier, 2x2 pool.
+    """A convolution, and what of it is done at once: bias, activation, 2x2 pool.
 
     Attributes:
         pool: whether one follows; ``average``: whether it takes the average, of what the rectifier
@@ -52,7 +53,7 @@ class ConvStage:
     bias: bool
     row: bool
     weight: int
-    relu: bool = False
+    activation: ReLU | Activation | None = None
     pool: bool = False
     average: bool = False
 
@@ -64,7 +65,7 @@ class ConvStage:
 
 @dataclass(frozen=True)
 class LinearStage:
-    """A fully connected layer, with bias, rectifier, dropout.
+    """A fully connected layer, with bias, activation, dropout.
 
     Attributes:
         channels, pixels: of what it reads, flattened.
@@ -77,7 +78,7 @@ class LinearStage:
     bias: bool
     row: bool
     weight: int
-    relu: bool = False
+    activation: ReLU | Activation | None = None
     dropout: Dropout | None = None
 
     @property
@@ -135,13 +136,15 @@ class _Reader:
             self._conv(op, before, after, parameters, weight)
         elif isinstance(op, Linear):
             self._linear(before, parameters, weight)
-        elif isinstance(op, ReLU):
-            self._relu()
+        elif isinstance(op, ReLU | Activation):
+            self._activation(op)
         elif op in (_MAXIMUM, _AVERAGE) and self.convs and not self.convs[-1].pool:
             if self.flat or min(after.shape[2:]) < 1:
                 raise UnfitError("a pool has no window")
-            pooled = replace(self.convs[-1], pool=True, average=op == _AVERAGE)
-            self.convs = (*self.convs[:-1], pooled)
+            conv = replace(self.convs[-1], pool=True, average=op == _AVERAGE)
+            if conv.average and isinstance(conv.activation, Activation):
+                raise UnfitError(f"{conv.activation} stands before an average pool")
+            self.convs = (*self.convs[:-1], conv)
         elif isinstance(op, Flatten):
             self.flat = True
         elif isinstance(op, Dropout):
@@ -153,7 +156,7 @@ class _Reader:
         if not self.linears:
             raise UnfitError("it does not end with a fully connected layer")
         last = self.linears[-1]
-        if last.relu or last.dropout is not None:
+        if last.activation is not None or last.dropout is not None:
             raise UnfitError("its logits are not those of a fully connected layer alone")
         return Stages(self.convs, self.linears)
 
@@ -212,23 +215,36 @@ class _Reader:
         bias = len(parameters) > 1
         self.linears += (LinearStage(channels, pixels, outputs, bias, row, weight),)
 
-    def _relu(self) -> None:
-        if self.linears:
-            if self.linears[-1].dropout is not None:
-                raise UnfitError("a rectifier stands behind dropout")
-            self.linears = (*self.linears[:-1], replace(self.linears[-1], relu=True))
-        elif self.convs:
-            if self.convs[-1].average:
-                raise UnfitError("a rectifier stands behind an average pool")
-            # Rectifier and maximum pool may change places, and nothing else stands between.
-            self.convs = (*self.convs[:-1], replace(self.convs[-1], relu=True))
+    def _activation(self, op: ReLU | Activation) -> None:
+        stage = (self.linears or self.convs or (None,))[-1]
+        if stage is None:
+            raise UnfitError("an activation stands first")
+        if not _rises(op):
+            raise UnfitError(f"the gradient of {op} is not known from its output alone")
+        if stage.activation is not None and stage.activation != op:
+            raise UnfitError("one activation follows another")
+        if isinstance(stage, LinearStage):
+            if stage.dropout is not None:
+                raise UnfitError("an activation stands behind dropout")
+            self.linears = (*self.linears[:-1], replace(stage, activation=op))
         else:
-            raise UnfitError("a rectifier stands first")
+            if stage.average:
+                raise UnfitError("an activation stands behind an average pool")
+            # One that rises and a maximum pool may change places; nothing else stands between.
+            self.convs = (*self.convs[:-1], replace(stage, activation=op))
 
     def _dropout(self, op: Dropout) -> None:
         if not self.linears or self.linears[-1].dropout is not None:
             raise UnfitError("dropout stands elsewhere than behind a fully connected layer")
         self.linears = (*self.linears[:-1], replace(self.linears[-1], dropout=op))
+
+
+def _rises(op: ReLU | Activation) -> bool:
+    """Whether a function never falls, and has its slope from its value."""
+    if isinstance(op, ReLU):
+        return True
+    rising = op.kind in ("clamp", "sigmoid", "leaky_relu", "elu")
+    return op.reads == "y" and (rising or (op.kind == "tanh" and op.a * op.b > 0))
 
 
 def input_order(spec: TensorSpec) -> bool:

@@ -43,7 +43,7 @@ struct ConvDgrad {
                         if (n_tile + n < Conv::CP)
                             ConvGradient<P, I - 1>::store(
                                 map, n_tile + n, pixel / Conv::W, pixel % Conv::W, lane % 4,
-                                cvt_bf16x2(acc[m][n][2 * half], acc[m][n][2 * half + 1]));
+                                acc[m][n][2 * half], acc[m][n][2 * half + 1]);
                 }
         }
     }

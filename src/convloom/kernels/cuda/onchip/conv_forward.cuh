@@ -125,10 +125,6 @@ struct ConvForward {
         return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
     }
 
-    __device__ __forceinline__ static f32 activated(f32 x) {
-        return Conv::RELU ? rectified(x) : x;
-    }
-
     __device__ __forceinline__ static void store(const f32 (&acc)[NT][4], Bytes* map, int tile,
                                                  int n_tile, int lane) {
 #pragma unroll
@@ -141,7 +137,7 @@ struct ConvForward {
             for (int n = 0; n < NT; ++n)
                 if (n_tile + n < Conv::KP)
                     at<u32>(place + (n_tile + n) * Conv::ZPLANE) = cvt_bf16x2(
-                        activated(acc[n][2 * half]), activated(acc[n][2 * half + 1]));
+                        activated<Conv>(acc[n][2 * half]), activated<Conv>(acc[n][2 * half + 1]));
         }
     }
 
@@ -185,7 +181,7 @@ struct ConvForward {
                     const u32 k1 = (right_lower >> (bit + step) & 1) * 2 + 1;
                     // Of equals the first wins, row by row.
                     code[e] = x1 > x0 ? k1 : x0 > x1 || k0 < k1 ? k0 : k1;
-                    best[e] = activated(max_nan(x0, x1));
+                    best[e] = activated<Conv>(max_nan(x0, x1));
                 }
                 const int plane = n_tile + (right ? n + 1 : n);
                 if ((right && n + 1 >= NT) || plane >= Conv::KP || window >= WINDOWS) continue;
@@ -221,7 +217,7 @@ struct ConvForward {
                 u32 code[2];
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const f32 own = activated(acc[m][n][e]) + activated(acc[m][n][2 + e]);
+                    const f32 own = activated<Conv>(acc[m][n][e]) + activated<Conv>(acc[m][n][2 + e]);
                     mean[e] = 0.25f * (own + __shfl_xor_sync(0xffffffffu, own, 4));
                     const int bit = (m * NT + n) * 2 + e;
                     code[e] = (upper >> bit & 1) | (others >> bit & 1) << 1 |

@@ -95,8 +95,8 @@ struct ExactConv {
     __device__ __forceinline__ static void pass(Bytes* map, int k, int y, int x, f32 gradient) {
         if constexpr (Conv::AVERAGE)
             gradient *= 0.25f;
-        else if constexpr (Conv::RELU)
-            gradient = masked(gradient, z(map, k, y, x));
+        else if constexpr (Conv::ACT != NONE)
+            gradient = passed<Conv>(gradient, z(map, k, y, x));
         if constexpr (!Conv::POOL) {
             dy(map, k, y, x) = gradient;
         } else {
@@ -152,11 +152,11 @@ struct ExactForward {
             for (int w = 0; w < TC / 2; ++w) {
                 const int y = p / 2, x = q / 2 + w;
                 if (x >= Conv::YW || y >= Conv::YH) continue;
-                f32 best = activated(sum[0][2 * w][e]);
+                f32 best = activated<Conv>(sum[0][2 * w][e]);
                 int winner = Conv::AVERAGE ? passes(sum[0][2 * w][e]) : 0;
 #pragma unroll
                 for (int cell = 1; cell < 4; ++cell) {
-                    const f32 raw = sum[cell / 2][2 * w + cell % 2][e], value = activated(raw);
+                    const f32 raw = sum[cell / 2][2 * w + cell % 2][e], value = activated<Conv>(raw);
                     if constexpr (Conv::AVERAGE) {
                         best += value;
                         winner |= passes(raw) << cell;
@@ -173,12 +173,9 @@ struct ExactForward {
             for (int t = 0; t < TR * TC; ++t) {
                 const int y = p + t / TC, x = q + t % TC;
                 if (y < Conv::OH && x < Conv::OW)
-                    Exact::z(map, k, y, x) = activated(sum[t / TC][t % TC][e]);
+                    Exact::z(map, k, y, x) = activated<Conv>(sum[t / TC][t % TC][e]);
             }
         }
-    }
-    __device__ __forceinline__ static f32 activated(f32 x) {
-        return Conv::RELU ? rectified(x) : x;
     }
     __device__ __forceinline__ static int passes(f32 x) { return Conv::RELU && x <= 0.0f ? 0 : 1; }
 };

@@ -68,7 +68,7 @@ struct ExactLinear {
         using Next = LinearStage<P, J + 1>;
         for (int o = threadIdx.x; o < O; o += int(P::THREADS)) {
             f32 y = output(shared, bias, 0, o);
-            if constexpr (Linear::RELU) y = rectified(y);
+            y = activated<Linear>(y);
             if constexpr (Linear::DROPOUT)
                 y *= LinearLayer<P, J>::factor(counter, first * O + o);
             (&at<f32>(region<P>(shared, 0) + Next::X))[o] = y;
@@ -113,8 +113,8 @@ struct ExactLinear {
             using Before = ExactLinear<P, J - 1>;
             if constexpr (Before::Linear::DROPOUT)
                 gradient *= LinearLayer<P, J - 1>::factor(counter, sample * Before::O + feature);
-            if constexpr (Before::Linear::RELU)
-                gradient = masked(gradient, (&at<f32>(map + Linear::X))[feature]);
+            gradient = passed<typename Before::Linear>(
+                gradient, LinearLayer<P, J - 1>::whole((&at<f32>(map + Linear::X))[feature]));
             (&at<f32>(map + Before::Linear::DY))[feature] = gradient;
         }
     }

@@ -1,8 +1,9 @@
-// The gradient of what a convolution hands on becomes that of its products: it passes the rectifier
-// where that passed, and behind a pool it goes to each window's winner, zeros to the other cells, or a quarter to each cell
-// that passed.
+// The gradient of what a convolution hands on becomes that of its products: it passes the
+// activation, and behind a pool it goes to each window's winner, zeros to the other cells, or a
+// quarter of it to each cell that passed.
 #pragma once
 
+#include "device/activation.cuh"
 #include "onchip/shape.cuh"
 
 template <class P, int I>
@@ -12,12 +13,17 @@ struct ConvGradient {
 
     // Two neighbouring channels (`pair` of the plane's four) of pixel (y, x) of the map handed on.
     __device__ __forceinline__ static void store(Bytes* map, int plane, int y, int x, int pair,
-                                                 u32 gradient) {
-        const Bytes* z = map + Conv::Z + plane * Conv::ZPLANE + 16 * (y * Conv::ZPITCH + x);
-        if constexpr (Conv::AVERAGE)
-            gradient = cvt_bf16x2(0.25f * bf16_low(gradient), 0.25f * bf16_high(gradient));
-        else if constexpr (Conv::RELU)
-            gradient = masked_pair(gradient, at<u32>(z + 4 * pair));
+                                                 f32 even, f32 odd) {
+        if constexpr (Conv::AVERAGE) {
+            even *= 0.25f;
+            odd *= 0.25f;
+        } else if constexpr (Conv::ACT != NONE) {
+            const u32 z = at<u32>(map + Conv::Z + plane * Conv::ZPLANE +
+                                  16 * (y * Conv::ZPITCH + x) + 4 * pair);
+            even = passed<Conv>(even, bf16_low(z));
+            odd = passed<Conv>(odd, bf16_high(z));
+        }
+        const u32 gradient = cvt_bf16x2(even, odd);
         Bytes* place = map + Conv::DY + plane * Conv::DYPLANE + 4 * pair;
         if constexpr (!Conv::POOL) {
             at<u32>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) = gradient;

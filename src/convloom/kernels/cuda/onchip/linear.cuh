@@ -97,13 +97,13 @@ struct LinearLayer {
         return Linear::BIAS ? total + bias[o] : total;
     }
 
-    // Outputs become the features of the next layer: rectified, some of them dropped.
+    // Outputs become the features of the next layer: activated, some of them dropped.
     __device__ static void hand_on(Bytes* shared, const f32* bias, const u64* counter, i64 first) {
         using Next = LinearStage<P, J + 1>;
         for (int i = threadIdx.x; i < IMAGES * O; i += int(P::THREADS)) {
             const int image = i / O, o = i % O;
             f32 y = output(shared, bias, image, o);
-            if constexpr (Linear::RELU) y = rectified(y);
+            y = activated<Linear>(y);
             if constexpr (Linear::DROPOUT) y *= factor(counter, (first + image) * O + o);
             at<Bf16>(region<P>(shared, image) + Next::X + 2 * o) = bf16_of(y);
         }
@@ -111,6 +111,12 @@ struct LinearLayer {
 
     __device__ __forceinline__ static void put_gradient(Bytes* map, int o, f32 gradient) {
         at<Bf16>(map + Linear::DY + 2 * o) = bf16_of(gradient);
+    }
+
+    // An output that dropout let pass, as it was before.
+    __device__ __forceinline__ static f32 whole(f32 y) {
+        if constexpr (!Linear::DROPOUT || Linear::ACT <= RELU) return y;
+        return y * (1.0f / __uint_as_float(u32(P::LINEAR_SCALE[J])));
     }
 
     // What dropout multiplies an output by.
@@ -188,7 +194,7 @@ struct LinearLayer {
             const int plane = feature / (8 * PIXELS), pixel = feature / 8 % PIXELS;
             if (plane * 8 < Linear::C)
                 Last::store(map, plane, pixel / YW, pixel % YW, feature % 8 / 2,
-                            cvt_bf16x2(even, odd));
+                            even, odd);
         } else {
             using Before = LinearLayer<P, J - 1>;
             if (feature >= Before::Linear::OUT) return;
@@ -197,11 +203,12 @@ struct LinearLayer {
                 even *= Before::factor(counter, sample * Before::O + feature);
                 odd *= Before::factor(counter, sample * Before::O + feature + 1);
             }
-            u32 passed = cvt_bf16x2(even, odd);
-            if constexpr (Before::Linear::RELU) passed = masked_pair(passed, x);
-            if (feature >= Before::O) passed = 0;
-            if (feature + 1 >= Before::O) passed &= 0xffffu;
-            at<u32>(map + Before::Linear::DY + 2 * feature) = passed;
+            even = passed<typename Before::Linear>(even, Before::whole(bf16_low(x)));
+            odd = passed<typename Before::Linear>(odd, Before::whole(bf16_high(x)));
+            u32 pair = cvt_bf16x2(even, odd);
+            if (feature >= Before::O) pair = 0;
+            if (feature + 1 >= Before::O) pair &= 0xffffu;
+            at<u32>(map + Before::Linear::DY + 2 * feature) = pair;
         }
     }
 

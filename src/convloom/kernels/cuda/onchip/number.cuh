@@ -11,13 +11,6 @@ __device__ __forceinline__ f32 bf16_low(u32 pair) { return __uint_as_float(pair 
 __device__ __forceinline__ f32 bf16_high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 __device__ __forceinline__ Bf16 bf16_of(f32 x) { return Bf16(cvt_bf16x2(x, 0.0f) & 0xffffu); }
 
-// The pair without those elements whose twin in `mask` is at most 0.
-__device__ __forceinline__ u32 masked_pair(u32 pair, u32 mask) {
-    const u32 low = bf16_low(mask) <= 0.0f ? 0u : pair & 0xffffu;
-    const u32 high = bf16_high(mask) <= 0.0f ? 0u : pair & 0xffff0000u;
-    return low | high;
-}
-
 // A word or more of shared memory.
 template <class Word>
 __device__ __forceinline__ Word& at(Bytes* place) {

@@ -19,7 +19,9 @@ struct ConvStage {
     static constexpr int OH = int(P::CONV_OH[I]), OW = int(P::CONV_OW[I]);
     static constexpr int UH = int(P::CONV_UH[I]), UW = int(P::CONV_UW[I]);  // stride
     static constexpr int PADH = int(P::CONV_PADH[I]), PADW = int(P::CONV_PADW[I]);
-    static constexpr bool BIAS = P::CONV_BIAS[I] != 0, RELU = P::CONV_RELU[I] != 0;
+    static constexpr bool BIAS = P::CONV_BIAS[I] != 0, RELU = P::CONV_ACT[I] == 1;
+    // The activation before the pool, its parameters as bits (device/activation.cuh).
+    static constexpr i64 ACT = P::CONV_ACT[I], ACT_A = P::CONV_ACT_A[I], ACT_B = P::CONV_ACT_B[I];
     // A pool of 2x2, stride 2, follows; and it takes the average, else the maximum.
     static constexpr bool POOL = P::CONV_POOL[I] != 0, AVERAGE = P::CONV_POOL[I] == 2;
     static constexpr bool ROW = P::CONV_ROW[I] != 0;    // filters lie KCRS, else KRSC
@@ -60,7 +62,9 @@ struct LinearStage {
     // Features of C channels and PIXELS pixels; O outputs.
     static constexpr int C = int(P::LINEAR_C[J]), PIXELS = int(P::LINEAR_PIXELS[J]);
     static constexpr int O = int(P::LINEAR_O[J]), I = C * PIXELS;
-    static constexpr bool BIAS = P::LINEAR_BIAS[J] != 0, RELU = P::LINEAR_RELU[J] != 0;
+    static constexpr bool BIAS = P::LINEAR_BIAS[J] != 0;
+    static constexpr i64 ACT = P::LINEAR_ACT[J], ACT_A = P::LINEAR_ACT_A[J],
+                         ACT_B = P::LINEAR_ACT_B[J];
     static constexpr bool ROW = P::LINEAR_ROW[J] != 0;  // features lie CHW in the weight, else HWC
     static constexpr bool DROPOUT = P::LINEAR_DROPOUT[J] != 0;
     static constexpr int WEIGHT = int(P::LINEAR_WEIGHT[J]);
