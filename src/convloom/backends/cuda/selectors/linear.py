@@ -34,8 +34,8 @@ _WIDE = {
 
 #: Of the warp rung: the most outputs it serves, and its fewest inputs.
 _FEW_OUTPUTS, _MANY_INPUTS = 16, 256
-#: Samples that a block of it can take, and its warps; and the most blocks of one sample each.
-_WARP_SAMPLES, _WARPS, _LONE_SAMPLES = 4, 16, 128
+#: Samples and warps of a block of it, of a small batch and of others; and what a small batch is.
+_LONE, _SHARED, _SMALL_BATCH = (1, 16), (4, 8), 128
 #: Threads of a block of the weight gradient.
 _WGRAD_THREADS = 128
 
@@ -143,12 +143,12 @@ def _warp_forward(node: Node, specs: Specs) -> Selection | None:
     if outputs > _FEW_OUTPUTS or width < _MANY_INPUTS:
         return None
     # Blocks of one sample read all weights each, but a small batch has few blocks.
-    samples = 1 if n <= _LONE_SAMPLES else _WARP_SAMPLES
-    constants = _forward_constants(node, specs) | {"SAMPLES": _WARP_SAMPLES, "WARPS": _WARPS}
+    samples, warps = _LONE if n <= _SMALL_BATCH else _SHARED
+    limits = {"SAMPLES": _SHARED[0], "WARPS": _LONE[1]}
+    constants = _forward_constants(node, specs) | limits
     *arguments, _ = _forward_arguments(node, n)
-    build.add(
-        "linear_fprop/warp", constants, (*arguments, samples, n), ceil_div(n, samples), 32 * _WARPS
-    )
+    blocks = ceil_div(n, samples)
+    build.add("linear_fprop/warp", constants, (*arguments, samples, n), blocks, 32 * warps)
     return build.selection("warp", "linear_fprop")
 
 

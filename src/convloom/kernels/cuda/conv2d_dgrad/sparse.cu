@@ -63,8 +63,16 @@ __device__ __forceinline__ void add_patch(f32 (&patch)[4][4][4], const f32* weig
     add_product(patch[3][3], right ? bottom : 0.0f, corner);
 }
 
+// The most threads of a block, which say how many registers a thread may have: 128, so that sixteen
+// warps share a multiprocessor, but for GPUs whose compilers would then spill.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+#define CONVLOOM_SPARSE_THREADS 384
+#else
+#define CONVLOOM_SPARSE_THREADS 512
+#endif
+
 template <class P>
-__global__ void __launch_bounds__(384)
+__global__ void __launch_bounds__(CONVLOOM_SPARSE_THREADS)
     conv2d_dgrad_sparse(const f32* dyp, const u8* index, const f32* w, const f32* a, f32* dx,
                         i64 strip, i64 n) {
     using Kit = Sparse<P>;
