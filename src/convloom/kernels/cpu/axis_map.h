@@ -70,8 +70,13 @@ struct AxisMap {
         if (KIND == REPLICATE && i == size - 1) last = positions - 1;
         if (KIND == NEAREST) first = i * positions / size, last = (i + 1) * positions / size;
         if (KIND == BILINEAR || KIND == ALIGNED) {
-            first = i == 0 ? 0 : (i - 1) * positions / size - 1;
-            last = i == size - 1 ? positions - 1 : (i + 2) * positions / size + 1;
+            // Those that lie from one input before to one behind.
+            const i64 below = KIND == ALIGNED ? max(size - 1, 1) : 2 * size;
+            const i64 before = KIND == ALIGNED ? (i - 1) * (positions - 1)
+                                               : (2 * i - 1) * positions - size;
+            const i64 behind = before + (KIND == ALIGNED ? 2 * (positions - 1) : 4 * positions);
+            first = i == 0 ? 0 : max(before, 0) / below;
+            last = i == size - 1 ? positions - 1 : behind / below;
         }
         if (KIND == EVERY) first = last = max(i - first_nail(), 0) / STEP;
         if (KIND == MIRRORED) first = last = size - 1 - i;

@@ -16,11 +16,14 @@ void spatial_map(const Arg* args, long item, Worker*) {
     const i64 image = item / rows.positions, p = item % rows.positions;
     const f32* x = static_cast<const f32*>(args[0].address) + image * H * W * P::C;
     f32* y = static_cast<f32*>(args[1].address) + item * cols.positions * P::C;
+    constexpr i64 R = RowMap<P>::COUNT, S = ColMap<P>::COUNT;
+    Tap row[R], col[S];
+    for (i64 t = 0; t < R; ++t) row[t] = rows.tap(p, t, weights);
     for (i64 q = 0; q < cols.positions; ++q, y += P::C) {
-        if constexpr (RowMap<P>::COUNT == 1 && ColMap<P>::COUNT == 1) {
-            const i64 i = rows.tap(p, 0, weights).index, j = cols.tap(q, 0, weights).index;
-            if (i >= 0 && j >= 0) {
-                copy(y, x + (i * W + j) * P::C, P::C);
+        for (i64 u = 0; u < S; ++u) col[u] = cols.tap(q, u, weights);
+        if constexpr (R == 1 && S == 1) {
+            if (row[0].index >= 0 && col[0].index >= 0) {
+                copy(y, x + (row[0].index * W + col[0].index) * P::C, P::C);
                 continue;
             }
             for (i64 c = 0; c < P::C; ++c) y[c] = f32(args[6].real);
@@ -28,14 +31,12 @@ void spatial_map(const Arg* args, long item, Worker*) {
             for (i64 c = 0; c < P::C; c += LANES) {
                 const i64 left = P::C - c;
                 vec sum = zero();
-                for (i64 t = 0; t < RowMap<P>::COUNT; ++t) {
-                    const Tap row = rows.tap(p, t, weights);
-                    if (row.index < 0) continue;
-                    for (i64 u = 0; u < ColMap<P>::COUNT; ++u) {
-                        const Tap col = cols.tap(q, u, weights);
-                        if (col.index < 0) continue;
-                        const f32* from = x + (row.index * W + col.index) * P::C + c;
-                        const vec weight = broadcast(row.weight * col.weight);
+                for (i64 t = 0; t < R; ++t) {
+                    if (row[t].index < 0) continue;
+                    for (i64 u = 0; u < S; ++u) {
+                        if (col[u].index < 0) continue;
+                        const f32* from = x + (row[t].index * W + col[u].index) * P::C + c;
+                        const vec weight = broadcast(row[t].weight * col[u].weight);
                         sum = fma(weight, load_tail(from, left), sum);
                     }
                 }

@@ -27,22 +27,22 @@ void spatial_map_grad(const Arg* args, long item, Worker*) {
                     image * rows.positions * cols.positions * P::C;
     f32* dx = static_cast<f32*>(args[1].address) + item * W * P::C;
     const Range p = rows.over(h);
-    for (i64 w = 0; w < W; ++w, dx += P::C) {
-        const Range q = cols.over(w);
-        fill_zero(dx, P::C);
-        for (i64 i = p.first; i < p.last; ++i)
-            for (i64 t = 0; t < RowMap<P>::COUNT; ++t) {
-                const Tap row = rows.tap(i, t, weights);
-                if (row.index != h) continue;
+    fill_zero(dx, W * P::C);
+    for (i64 i = p.first; i < p.last; ++i)
+        for (i64 t = 0; t < RowMap<P>::COUNT; ++t) {
+            const Tap row = rows.tap(i, t, weights);
+            if (row.index != h) continue;
+            for (i64 w = 0; w < W; ++w) {
+                const Range q = cols.over(w);
                 for (i64 j = q.first; j < q.last; ++j)
                     for (i64 u = 0; u < ColMap<P>::COUNT; ++u) {
                         const Tap col = cols.tap(j, u, weights);
                         if (col.index != w) continue;
                         const f32* from = dy + (i * cols.positions + j) * P::C;
-                        add_scaled<P::C>(dx, from, broadcast(row.weight * col.weight));
+                        add_scaled<P::C>(dx + w * P::C, from, broadcast(row.weight * col.weight));
                     }
             }
-    }
+        }
 }
 
 }  // namespace convloom

@@ -55,6 +55,12 @@ struct AxisMap {
         return {i < SIZE ? i32(i) : -1, weight};
     }
 
+    // An output is interpolated from inputs less than one away: input i - 1 lies at output
+    // before(i) / BELOW.
+    static constexpr i64 BELOW = KIND == ALIGNED ? greatest(SIZE - 1, 1) : 2 * SIZE;
+    __device__ static i64 before(i64 i) {
+        return KIND == ALIGNED ? (i - 1) * (POSITIONS - 1) : (2 * i - 1) * POSITIONS - SIZE;
+    }
     // Outputs [first, last] that may have a tap at input i.
     __device__ static i32 first_over(i64 i) {
         i64 first = i + BEFORE;
@@ -62,7 +68,7 @@ struct AxisMap {
         if (KIND == REPLICATE && i == 0) first = 0;
         if (KIND == NEAREST) first = i * POSITIONS / SIZE;
         if (KIND == BILINEAR || KIND == ALIGNED)
-            first = i == 0 ? 0 : (i - 1) * POSITIONS / SIZE - 1;
+            first = i == 0 ? 0 : greatest(before(i), 0) / BELOW;
         if (KIND == EVERY) first = greatest(i - FIRST_NAIL, 0) / STEP;
         if (KIND == MIRRORED) first = SIZE - 1 - i;
         if (KIND == BLURRED) first = i - TAPS / 2;
@@ -75,7 +81,7 @@ struct AxisMap {
         if (KIND == REPLICATE && i == SIZE - 1) last = POSITIONS - 1;
         if (KIND == NEAREST) last = (i + 1) * POSITIONS / SIZE;
         if (KIND == BILINEAR || KIND == ALIGNED)
-            last = i == SIZE - 1 ? POSITIONS - 1 : (i + 2) * POSITIONS / SIZE + 1;
+            last = i == SIZE - 1 ? POSITIONS - 1 : before(i + 2) / BELOW;
         if (KIND == EVERY) last = greatest(i - FIRST_NAIL, 0) / STEP;
         if (KIND == MIRRORED) last = SIZE - 1 - i;
         if (KIND == BLURRED) last = i + TAPS / 2;
