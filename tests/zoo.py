@@ -189,6 +189,7 @@ AXIS_MAPS: tuple[Case, ...] = tuple(
         (2, 3, (4, 5), Resize2d((8, 10), "bilinear")),
         (1, 17, (7, 5), Resize2d((3, 11), "bilinear")),
         (2, 4, (9, 1), Resize2d((2, 3), "bilinear")),
+        (1, 5, (3, 2), Resize2d((11, 14), "bilinear")),
         (2, 3, (4, 5), Resize2d((7, 9), "bilinear", True)),
         (2, 8, (6, 1), Resize2d((1, 4), "bilinear", True)),
         (1, 3, (8, 7), Nailbed(4)),

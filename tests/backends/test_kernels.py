@@ -50,6 +50,8 @@ from tests.backends.gradients import local_and_gradients, op_and_gradient
 from tests.backends.harness import compare, integers, normals, outcome, run_op
 from tests.zoo import ADAPTIVE_POOL, AXIS_MAPS, CLIPPED_POOL, FOURS_POOL, LOCAL, Case
 
+RESIZES = [case for case in AXIS_MAPS if getattr(case.op, "mode", "") == "bilinear"]
+
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0], np.float32)
 
 
@@ -287,6 +289,15 @@ class TestAxisMaps:
     def test_zoo(self, case: Case) -> None:
         for op, x in op_and_gradient(case):
             compare(op, x, tolerance=3e-6)
+
+    @pytest.mark.parametrize("case", RESIZES, ids=str)
+    def test_weights_of_zero_meet_inf(self, case: Case) -> None:
+        """As in PyTorch: an output that lies on one input has a tap of weight 0 at the next."""
+        for op, x in op_and_gradient(case):
+            for at in range(0, x.shape[2] * x.shape[3], 3):
+                special = x.copy()
+                special.reshape(*x.shape[:2], -1)[0, 0, at] = np.inf
+                compare(op, special, tolerance=3e-6, thread_counts=(1,))
 
     def test_row_major_and_not_finite(self) -> None:
         for case in AXIS_MAPS[1::4]:

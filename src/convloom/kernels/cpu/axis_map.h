@@ -75,7 +75,7 @@ struct AxisMap {
             const i64 before = KIND == ALIGNED ? (i - 1) * (positions - 1)
                                                : (2 * i - 1) * positions - size;
             const i64 behind = before + (KIND == ALIGNED ? 2 * (positions - 1) : 4 * positions);
-            first = i == 0 ? 0 : max(before, 0) / below;
+            first = i <= 1 ? 0 : max(before, 0) / below;  // outputs before input 0 lie on it
             last = i == size - 1 ? positions - 1 : behind / below;
         }
         if (KIND == EVERY) first = last = max(i - first_nail(), 0) / STEP;

@@ -68,7 +68,7 @@ struct AxisMap {
         if (KIND == REPLICATE && i == 0) first = 0;
         if (KIND == NEAREST) first = i * POSITIONS / SIZE;
         if (KIND == BILINEAR || KIND == ALIGNED)
-            first = i == 0 ? 0 : greatest(before(i), 0) / BELOW;
+            first = i <= 1 ? 0 : greatest(before(i), 0) / BELOW;  // as before input 0 all lie on it
         if (KIND == EVERY) first = greatest(i - FIRST_NAIL, 0) / STEP;
         if (KIND == MIRRORED) first = SIZE - 1 - i;
         if (KIND == BLURRED) first = i - TAPS / 2;
