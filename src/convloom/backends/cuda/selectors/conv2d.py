@@ -181,13 +181,19 @@ def _tiled_forward(node: Node, specs: Specs) -> Selection | None:
 
 
 def _async_forward(node: Node, specs: Specs) -> Selection | None:
-    """Serves channels that can be read four at a time, small groups apart."""
+    """Serves channels that can be read four at a time, small groups apart.
+
+    Tiles of 128 filters stay with the rung below: they multiply for so long that loads arrive in
+    time anyway, and it was 5 % faster.
+    """
     x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
+    op = cast(ConvGeometry, node.op)
     fours = channels_last(x) and channels_last(w) and w.shape[1] % 4 == 0
-    small = conv2d_groups.serves(sizes(cast(ConvGeometry, node.op), x, w, y))
-    if not fours or (small and not getattr(node.op, "pool", 0)):
+    small = conv2d_groups.serves(sizes(op, x, w, y))
+    if not fours or (small and not getattr(op, "pool", 0)):
         return None
-    return _forward_by_tiles(node, specs, "async")
+    wide = forward_tile(w.shape[0] // op.groups, w.size // w.shape[0], vectors=True)["BN"] == 128
+    return None if wide else _forward_by_tiles(node, specs, "async")
 
 
 def _forward_by_tiles(node: Node, specs: Specs, rung: str) -> Selection | None:
