@@ -143,10 +143,14 @@ def _lifetimes(graph: Graph, steps: Sequence[Step], owner: Mapping[str, str]) ->
 
 
 def _pack_apart(lives: Sequence[_Life], apart: int) -> dict[str, Buffer]:
-    """Pack with room between uses, if that takes little more than without."""
+    """Pack with as much room between uses as takes little more memory than none."""
     tight = _pack(lives, 0)
-    roomy = _pack(lives, apart)
-    return roomy if 4 * _size(roomy) <= 5 * _size(tight) else tight
+    while apart:
+        roomy = _pack(lives, apart)
+        if 4 * _size(roomy) <= 5 * _size(tight):
+            return roomy
+        apart //= 2
+    return tight
 
 
 def _size(placed: Mapping[str, Buffer]) -> int:
