@@ -28,8 +28,8 @@ from tests.golden import load, names
 Arrays = dict[str, np.ndarray]
 
 
-#: What is refused: random channels, the greatest magnitude, a first window inside the image.
-REFUSED = ("conv_randsparse", "pool_maxabs", "pool_max_outputsX")
+#: What is refused: the greatest magnitude, a first window inside the image.
+REFUSED = ("pool_maxabs", "pool_max_outputsX")
 
 
 def known(layer: str) -> list[Any]:
@@ -47,12 +47,15 @@ def rows(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.reshape(-1, array.shape[-1]).T)
 
 
-def check(made: Piece, arrays: Arrays, device: str) -> None:
-    """Output, input gradients and parameter gradients are those of the golden vectors."""
+def check(made: Piece, arrays: Arrays, device: str, kept: Arrays | None = None) -> None:
+    """Output, input gradients and parameter gradients are those of the golden vectors.
+
+    ``kept`` is what the piece keeps beside its weights.
+    """
     names = sorted(name for name in arrays if name[0] == "x")
     weights = {f"weights/{n[1:]}": arrays[n] for n in arrays if n[0] == "w" and n[1:].isdigit()}
     if weights:
-        made.restore({**weights, "biases": arrays["b"]})
+        made.restore({**weights, **(kept or {}), "biases": arrays["b"]})
     values = {name: images(arrays[name]) for name in names}
     graph = traced(made, values, images(arrays["g"]))
     values |= {"dy": images(arrays["g"]), **made.state_dict()}
@@ -84,6 +87,8 @@ def traced(made: Piece, inputs: Arrays, dy: np.ndarray) -> Graph:
         tracer.builder.declare(name, TensorSpec(value.shape), Role.INPUT)
     for name, parameter in made.named_parameters():
         tracer.builder.declare(name, TensorSpec(parameter.shape), Role.PARAMETER)
+    for name, buffer in made.named_buffers():
+        tracer.builder.declare(name, TensorSpec(buffer.shape), Role.STATE)
     y = made(*(SymbolicTensor(tracer, name) for name in inputs))
     tracer.builder.outputs.append(y.name)
     wanted = [*inputs, *(name for name, _ in made.named_parameters())]
@@ -114,7 +119,8 @@ def conv(parameters: dict[str, Any], arrays: Arrays, kind: type[Conv]) -> Conv:
         each = channels // one["groups"]
         windows.append(
             Window(channels, side, parameters["filters"] // one["groups"], one["fs"],
-                   one["stride"], one["pad"], one["groups"], each, False)
+                   one["stride"], one["pad"], one["groups"], one.get("filterChannels", each),
+                   "conns" in one)
         )  # fmt: skip
     initial = Initial((0.1,) * len(windows), 0.0, (), (None,) * len(windows))
     return kind(tuple(windows), initial, kind is Conv and parameters["sharedBiases"])
@@ -126,7 +132,12 @@ def test_convolutions(case: str, device: str) -> None:
     found = load(case)
     parameters, arrays = found.params, found.arrays
     definition = conv(parameters, arrays, Conv)
-    check(piece(definition, ()), arrays, device)
+    kept = {
+        f"connections/{i}": np.array(one["conns"])
+        for i, one in enumerate(parameters["inputs"])
+        if "conns" in one
+    }
+    check(piece(definition, ()), arrays, device, kept)
 
 
 @pytest.mark.parametrize("device", ("reference", "cpu"))

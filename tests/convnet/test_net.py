@@ -99,6 +99,40 @@ def test_what_is_not_supported_says_so(old: str, new: str, message: str) -> None
         net(edited(SMALL, old, new)).trace((3, 16, 16))
 
 
+SPARSE = """
+[conv2]
+type=conv
+inputs=conv1
+channels=8
+filters=4
+groups=2
+filterSize=3
+padding=1
+initW=0.1
+partialSum=0
+randSparse=1
+filterChannels=8
+"""
+
+
+def test_random_connections_are_drawn_once_and_kept(tmp_path: Path) -> None:
+    pool = edited(POOL, "inputs=conv1", "inputs=conv2")
+    text = DATA + CONV + SPARSE + pool + TAIL
+    learning = RULES + RULES[: RULES.index("[fc10]")].replace("conv1", "conv2")
+    model = net(text, learning).initialize(0)
+    channels = model.to_convnet()["conv2/connections/0"]
+    assert sorted(channels[:8]) == sorted(channels[8:]) == list(range(8))
+    assert list(channels[:8]) != list(range(8))
+    model.save(tmp_path / "net.safetensors")
+    again = cl.load(tmp_path / "net.safetensors")
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    np.testing.assert_array_equal(again.predict(x, device="cpu"), model.predict(x, device="cpu"))
+    other = model.to_convnet()
+    other["conv2/connections/0"] = np.arange(16) % 8
+    model.from_convnet(other)
+    np.testing.assert_array_equal(model.to_convnet()["conv2/connections/0"], np.arange(16) % 8)
+
+
 def test_several_costs_are_refused() -> None:
     second = TAIL[TAIL.index("[logprob]") :].replace("logprob", "second")
     learning = RULES + RULES[RULES.index("[logprob]") :].replace("logprob", "second")

@@ -50,7 +50,7 @@ def piece_of(
     """
     definition = layer.definition
     if isinstance(definition, Conv):
-        return ConvPiece(definition, shared)
+        return ConvPiece(definition, shared, layer.name)
     if isinstance(definition, Fc):
         return FcPiece(definition, inputs, shared)
     if isinstance(definition, Pool):

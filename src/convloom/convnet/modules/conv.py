@@ -8,7 +8,7 @@ import numpy as np
 
 from convloom.convnet.layers import Conv, Extent, Window
 from convloom.convnet.modules.base import Piece, Weights, as_maps
-from convloom.ir.errors import ConvloomError
+from convloom.convnet.modules.connections import Connections
 from convloom.nn import Parameter, functional
 from convloom.nn import init as initialisers
 from convloom.nn.tensor import SymbolicTensor
@@ -18,15 +18,11 @@ class ConvPiece(Piece):
     """The sum of every input's convolution, and one bias for a channel or for each of its places.
 
     The last place may hang over the edge: zeros are added at the bottom and the right for it.
-
-    Raises:
-        ConvloomError: filters over random channels, which are not supported.
+    Groups with ``randSparse`` read channels drawn once, which are kept with the weights.
     """
 
-    def __init__(self, conv: Conv, shared: list[Parameter | None]) -> None:
+    def __init__(self, conv: Conv, shared: list[Parameter | None], name: str) -> None:
         super().__init__()
-        if any(window.sparse for window in conv.windows):
-            raise ConvloomError("randSparse is not supported: groups read neighbouring channels")
         self.windows = conv.windows
         out = conv.extent(())
         self.places = out.side**2 if conv.unshared else 1
@@ -36,6 +32,7 @@ class ConvPiece(Piece):
         ]
         self.weights = Weights(shapes, conv.initial, shared)
         places = () if conv.shared_biases else (out.side, out.side)
+        self.connections = Connections(conv.windows, name)
         bias = initialisers.Constant(conv.initial.bias)
         self.biases = Parameter((out.channels, *places), bias)
 
@@ -49,6 +46,7 @@ class ConvPiece(Piece):
     def _product(self, index: int, x: SymbolicTensor, bias: Parameter | None) -> SymbolicTensor:
         window = self.windows[index]
         maps = as_maps(x, Extent.image(window.channels, window.side))
+        maps = self.connections(index, maps)
         over = overhang(window)
         if over:
             maps = functional.pad(maps, (0, over, 0, over))
@@ -62,9 +60,10 @@ class ConvPiece(Piece):
         for i, weight in enumerate(self.weights):
             by_place = weight.data.reshape(self.places, -1, math.prod(weight.shape[1:]))
             found[f"weights/{i}"] = by_place.transpose(0, 2, 1).reshape(-1, by_place.shape[1])
-        return {**found, "biases": self.biases.data.reshape(-1)}
+        return {**found, **self.connections.export(), "biases": self.biases.data.reshape(-1)}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        self.connections.restore(arrays)
         for i, weight in enumerate(self.weights):
             filters = weight.shape[0] // self.places
             by_place = arrays[f"weights/{i}"].reshape(self.places, -1, filters)
