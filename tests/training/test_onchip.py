@@ -37,7 +37,7 @@ def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
         network(),
         engine=Engine,
         device="cuda-sim",
-        precision="bf16",
+        kernels="onchip",
         schedule="one-cycle",
         **settings,
     )
@@ -45,14 +45,18 @@ def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
     return made, made.engine.state()
 
 
-@pytest.mark.parametrize("augment", [None, Augmentation(padding=1)], ids=["plain", "crops"])
+@pytest.mark.parametrize(
+    ("precision", "augment"),
+    [("bf16", None), ("bf16", Augmentation(padding=1)), ("fp32", None)],
+    ids=["bf16", "crops", "fp32"],
+)
 def test_a_step_that_feeds_itself_has_the_bits_of_a_gathered_one(
-    augment: Augmentation | None,
+    precision: str, augment: Augmentation | None
 ) -> None:
-    fed, state = trained(input="resident", augment=augment)
+    fed, state = trained(input="resident", precision=precision, augment=augment)
     (step,) = fed.engine.plan(8).steps
     assert launch_of(step).fed
-    streamed, wanted = trained(input="stream", augment=augment)
+    streamed, wanted = trained(input="stream", precision=precision, augment=augment)
     assert state.keys() == wanted.keys()
     for name, value in wanted.items():
         assert state[name].tobytes() == value.tobytes(), name
