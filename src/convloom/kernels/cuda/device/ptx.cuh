@@ -84,6 +84,15 @@ __device__ __forceinline__ void prefetch(const void* place) {
     asm volatile("prefetch.global.L1 [%0];" ::"l"(place));
 }
 
+// a if `first` is not 0, else b; compilers make no index of it.
+__device__ __forceinline__ float choose(int first, float a, float b) {
+    float chosen;
+    asm("{\n.reg .pred p;\nsetp.ne.s32 p, %3, 0;\nselp.f32 %0, %1, %2, p;\n}"
+        : "=f"(chosen)
+        : "f"(a), "f"(b), "r"(first));
+    return chosen;
+}
+
 // The greater of two, or NaN if one of them is.
 __device__ __forceinline__ float max_nan(float a, float b) {
     float greater;

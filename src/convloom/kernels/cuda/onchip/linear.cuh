@@ -155,14 +155,21 @@ struct LinearLayer {
                     mma_m16n8k16_bf16(acc[i][1], a, two, acc[i][1]);
                 }
             }
-            f32 even = acc[0][0][0], odd = acc[0][0][1];
+            // Tile lane / 4 of the eight, bit by bit: an index would put them into local memory.
+            f32 mine[2];
 #pragma unroll
-            for (int i = 1; i < 2 * AT_ONCE; ++i) {
-                even = lane / 4 == i ? acc[i / 2][i % 2][0] : even;
-                odd = lane / 4 == i ? acc[i / 2][i % 2][1] : odd;
+            for (int e = 0; e < 2; ++e) {
+                f32 half[4], quarter[2];
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    half[i] = choose(lane >> 2 & 1, acc[i][1][e], acc[i][0][e]);
+#pragma unroll
+                for (int i = 0; i < 2; ++i)
+                    quarter[i] = choose(lane >> 3 & 1, half[2 * i + 1], half[2 * i]);
+                mine[e] = choose(lane >> 4, quarter[1], quarter[0]);
             }
             const int feature = pair * 16 + lane / 4 * 8 + lane % 4 * 2;
-            if (feature < WIDTH) hand_back(map, counter, first, feature, even, odd);
+            if (feature < WIDTH) hand_back(map, counter, first, feature, mine[0], mine[1]);
         }
     }
 

@@ -41,6 +41,8 @@ inline unsigned cvt_bf16x2(float low, float high) {
     return convloom_sim_bf16(low) | convloom_sim_bf16(high) << 16;
 }
 
+inline float choose(int first, float a, float b) { return first != 0 ? a : b; }
+
 inline void prefetch(const void*) {}
 
 inline float max_nan(float a, float b) { return b > a || b != b ? b : a; }
