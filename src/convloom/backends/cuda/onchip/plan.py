@@ -133,7 +133,10 @@ class OnChip:
         image = self.memory.regions.nbytes
         need = self.fixed.nbytes + self.config.images * image
         scratch = [
-            4 * size * tile.split for size, tile in zip(self.slabs, self.wgrad_tiles, strict=True)
+            4 * (size * tile.split + max(self.config.threads, conv.filters))
+            for conv, size, tile in zip(
+                self.stages.convs, self.slabs, self.wgrad_tiles, strict=True
+            )
         ]
         need = max(need, *scratch, 0)
         if need > self.limit:

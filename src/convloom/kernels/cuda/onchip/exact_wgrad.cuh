@@ -18,17 +18,19 @@ struct ExactWgrad {
     static constexpr int SPLIT = Conv::WSPLIT, THREADS = int(P::THREADS);
     static constexpr int UNITS = (K + TK - 1) / TK * C * R, JOBS = UNITS * SPLIT;
     static constexpr int EACH = (JOBS + THREADS - 1) / THREADS;
+    static constexpr int K_EACH = (K + THREADS - 1) / THREADS;  // biases of a thread
     static constexpr int BIAS_AT = K * C * R * S, SIZE = BIAS_AT + K;
 
-    f32 sum[EACH][TK][S], bias[EACH][TK];
+    // Threads that share the rows of one bias.
+    static constexpr int PARTS = K < THREADS ? THREADS / K : 1;
+
+    f32 sum[EACH][TK][S], bias[K_EACH];
 
     __device__ __forceinline__ void begin() {
 #pragma unroll
-        for (int i = 0; i < EACH * TK; ++i) {
-            bias[i / TK][i % TK] = 0.0f;
+        for (int i = 0; i < EACH * TK * S; ++i) sum[i / S / TK][i / S % TK][i % S] = 0.0f;
 #pragma unroll
-            for (int s = 0; s < S; ++s) sum[i / TK][i % TK][s] = 0.0f;
-        }
+        for (int e = 0; e < K_EACH; ++e) bias[e] = 0.0f;
     }
 
     __device__ __forceinline__ void add(Bytes* shared, int buffer) {
@@ -44,16 +46,33 @@ struct ExactWgrad {
                     c * Conv::XPLANE + (r - Conv::PADH) * Conv::XPITCH - Conv::PADW;
                 for (int p = job / UNITS; p < Conv::OH; p += SPLIT)
                     add_row(&at<f32>(map + Conv::DY) + p * Conv::UH * Conv::DYPITCH,
-                            x + p * Conv::UH * Conv::XPITCH, k, c == 0 && r == 0, sum[e], bias[e]);
+                            x + p * Conv::UH * Conv::XPITCH, k, sum[e]);
             }
+        }
+        if constexpr (Conv::BIAS)
+            for (int image = 0; image < int(P::IMAGES); ++image)
+                add_bias(region<P>(shared, image));
+    }
+
+    // A thread takes one of PARTS parts of the rows of a filter.
+    __device__ __forceinline__ void add_bias(const Bytes* map) {
+#pragma unroll
+        for (int e = 0; e < K_EACH; ++e) {
+            const int i = threadIdx.x + e * THREADS, k = i % K, part = i / K;
+            if (k + part * K >= K * PARTS) continue;
+            const f32* dy = &at<f32>(map + Conv::DY) + k * Conv::DYPLANE;
+            for (int p = part; p < Conv::OH; p += PARTS)
+#pragma unroll 4
+                for (int q = 0; q < Conv::OW; ++q)
+                    bias[e] += dy[p * Conv::UH * Conv::DYPITCH + q * Conv::UW];
         }
     }
 
     // Pixels behind the last of a row have gradients of zero.
-    __device__ __forceinline__ static void add_row(const f32* dy, const f32* x, int k, bool biased,
-                                                   f32 (&sum)[TK][S], f32 (&bias)[TK]) {
+    __device__ __forceinline__ static void add_row(const f32* dy, const f32* x, int k,
+                                                   f32 (&sum)[TK][S]) {
         constexpr int UW = Conv::UW, WIDTH = 3 * UW + S;
-#pragma unroll 1
+#pragma unroll 2
         for (int q = 0; q < Conv::OW; q += 4) {
             f32 seen[WIDTH];
             load_row<WIDTH, aligned_to(4, Conv::PADW)>(seen, x + q * UW);
@@ -68,14 +87,12 @@ struct ExactWgrad {
 #pragma unroll
                     for (int s = 0; s < S; ++s)
                         sum[e][s] = fmaf(gradient[j * UW], seen[j * UW + s], sum[e][s]);
-                if (Conv::BIAS && biased)
-                    bias[e] += (gradient[0] + gradient[UW]) + (gradient[2 * UW] + gradient[3 * UW]);
             }
         }
     }
 
     // Add up the threads' sums and write the block's; `scratch` is shared memory for SPLIT * SIZE
-    // floats.
+    // floats and a thread's biases each.
     __device__ __forceinline__ void finish(f32* scratch, f32* slab) const {
         __syncthreads();
 #pragma unroll
@@ -90,13 +107,21 @@ struct ExactWgrad {
 #pragma unroll
                 for (int s = 0; s < S; ++s)
                     own[(((k + f) * C + c) * R + r) * S + s] = sum[e][f][s];
-                if (c == 0 && r == 0) own[BIAS_AT + k + f] = bias[e][f];
             }
         }
+        f32* biases = scratch + SPLIT * SIZE;
+        if constexpr (Conv::BIAS) {
+#pragma unroll
+            for (int e = 0; e < K_EACH; ++e)
+                if (threadIdx.x + e * THREADS < K * PARTS) biases[threadIdx.x + e * THREADS] = bias[e];
+        }
         __syncthreads();
-        for (int i = threadIdx.x; i < SIZE; i += THREADS) {
-            f32 total = scratch[i];
-            for (int part = 1; part < SPLIT; ++part) total += scratch[part * SIZE + i];
+        for (int i = threadIdx.x; i < (Conv::BIAS ? SIZE : BIAS_AT); i += THREADS) {
+            const bool of_bias = i >= BIAS_AT;
+            const f32* first = of_bias ? biases + i - BIAS_AT : scratch + i;
+            const int parts = of_bias ? PARTS : SPLIT, step = of_bias ? K : SIZE;
+            f32 total = first[0];
+            for (int part = 1; part < parts; ++part) total += first[part * step];
             slab[i] = total;
         }
     }
