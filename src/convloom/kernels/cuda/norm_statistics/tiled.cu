@@ -1,8 +1,10 @@
 // Mean and sum of squared differences from it, of every channel over a chunk of rows
 //
-// partials (item, {mean, squares}, channel). A thread holds six rows of its channels at a time,
-// whose statistics are exact; those of further rows, and of the threads of a block, are joined
-// (Chan, Golub and LeVeque, 1979) in an order that never changes. With COUNT the batch is counted.
+// partials (item, {mean, squares}, channel). A thread sums differences from the first of up to 64
+// rows, and their squares: since that row is one of them, the sum of squares is at most 65 times
+// that of differences from the mean, and as many times its rounding error is the most that is lost.
+// Such groups of rows, and the threads of a block, are joined (Chan, Golub and LeVeque, 1979) in an
+// order that never changes. With COUNT the batch is counted.
 // Against naive: memory is read once, four channels at a time, by neighbours.
 // Limit: 4 bytes of memory traffic an element.
 #include "device/rows.cuh"
@@ -27,39 +29,41 @@ struct Statistics {
 };
 
 template <class P>
-__global__ void __launch_bounds__(ROW_THREADS, 4)
+__global__ void __launch_bounds__(ROW_THREADS)
     norm_statistics_tiled(const f32* x, f32* partials, i64 channels, i64 rows, i64 chunks,
                           const i64* before, i64* after) {
-    constexpr int VEC = P::VEC, ACROSS = P::ACROSS, HELD = 6;
+    constexpr int VEC = P::VEC, ACROSS = P::ACROSS, GROUP = 64;
     using Tile = RowTile<ACROSS, VEC>;
     __shared__ Statistics<VEC> part[ROW_THREADS];
     const Tile tile(channels, rows, chunks);
+    const i64 step = Tile::DOWN * channels;
     Statistics<VEC> mine = {};
     if (tile.inside) {
-        for (i64 row = tile.rows.first + tile.down; row < tile.rows.last; row += HELD * Tile::DOWN) {
-            Channels<VEC> held[HELD];
-            const i64 left = ceil_div(tile.rows.last - row, Tile::DOWN);
-            const int count = int(least(left, HELD));
+        for (i64 row = tile.rows.first + tile.down; row < tile.rows.last;
+             row += GROUP * Tile::DOWN) {
+            const f32* from = x + row * channels + tile.channel;
+            const int count = int(least(ceil_div(tile.rows.last - row, Tile::DOWN), GROUP));
+            const Channels<VEC> first = load_channels<VEC>(from);
+            Channels<VEC> sum = {}, squares = {};
+#pragma unroll 3
+            for (int r = 1; r < count; ++r) {
+                const Channels<VEC> v = load_channels<VEC>(from + r * step);
 #pragma unroll
-            for (int r = 0; r < HELD; ++r)
-                held[r] = load_channels<VEC>(
-                    x + (row + least(r, count - 1) * Tile::DOWN) * channels + tile.channel);
-            Statistics<VEC> these = {f32(count)};
-#pragma unroll
-            for (int v = 0; v < VEC; ++v) {
-                f32 sum = 0.0f;
-#pragma unroll
-                for (int r = 1; r < HELD; ++r)
-                    if (r < count) sum += held[r].at[v] - held[0].at[v];
-                const f32 mean = held[0].at[v] + sum / f32(count);
-                these.mean.at[v] = mean;
-#pragma unroll
-                for (int r = 0; r < HELD; ++r) {
-                    const f32 d = held[r].at[v] - mean;
-                    if (r < count) these.squares.at[v] = fmaf(d, d, these.squares.at[v]);
+                for (int k = 0; k < VEC; ++k) {
+                    const f32 d = v.at[k] - first.at[k];
+                    sum.at[k] += d;
+                    squares.at[k] = fmaf(d, d, squares.at[k]);
                 }
             }
-            mine.join(these);
+            Statistics<VEC> group = {f32(count)};
+#pragma unroll
+            for (int k = 0; k < VEC; ++k) {
+                const f32 mean = sum.at[k] / f32(count);
+                group.mean.at[k] = first.at[k] + mean;
+                const f32 rest = fmaf(-mean, sum.at[k], squares.at[k]);
+                group.squares.at[k] = rest < 0.0f ? 0.0f : rest;
+            }
+            mine.join(group);
         }
     }
     part[threadIdx.x] = mine;
