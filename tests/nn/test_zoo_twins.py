@@ -12,8 +12,11 @@ import pytest
 
 import convloom as cl
 from convloom import nn
+from convloom.backends import get_backend
+from convloom.compiler import compile_graph
 from convloom.nn import models
 from convloom.training.engine import Engine
+from convloom.training.graphs import INDEX, training_graph
 
 torch = pytest.importorskip("torch")
 from tests.nn.torch_zoo import TWINS  # noqa: E402
@@ -184,6 +187,18 @@ def test_gradients_on_devices(device: str, name: str) -> None:
         error = np.linalg.norm(value - expected)
         bound = 0.005 * np.linalg.norm(expected) + 1e-6 * largest
         assert error <= bound, f"{key}: {error} of {np.linalg.norm(expected)}"
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_step_has_a_compiled_kernel(name: str) -> None:
+    """Of the training step, on the CPU; a GPU refuses what it has no kernel for."""
+    channels, side = SMALL[name]
+    model = models.build(name, num_classes=5, in_channels=channels, image_size=side)
+    forward = model.trace((channels, side, side), 2)
+    graph = training_graph(forward, nn.CrossEntropyLoss(), INDEX, cl.optim.SGD(lr=0.1), False)
+    plan = compile_graph(graph, get_backend("cpu"))
+    assert plan.steps
+    assert [step.node.title for step in plan.steps if step.selection.rung == "reference"] == []
 
 
 def test_the_paper_s_start_of_alexnet() -> None:
