@@ -18,6 +18,7 @@ from convloom.ir import Role, ShapeError
 from convloom.nn import functional
 from convloom.nn.arguments import ArgumentError
 from convloom.nn.parameter import WeightsError
+from tests import golden
 
 torch = pytest.importorskip("torch")
 
@@ -255,3 +256,23 @@ def test_sequences_run_on_kernels_of_images(device: str) -> None:
         np.testing.assert_allclose(one, two, atol=1e-4)
     for name, gradient in wanted[2].items():
         np.testing.assert_allclose(ours[2][name], gradient, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu", "cuda-sim"])
+@pytest.mark.parametrize("name", golden.names("rnorm", "cnorm", "cmrnorm"))
+def test_golden_vectors_of_cuda_convnet(name: str, device: str) -> None:
+    """Forward and backward through layers: rnorm, cnorm and cmrnorm, with its blocks."""
+    case = golden.load(name)
+    size, *numbers = (case.params[key] for key in ("size", "scale", "pow"))
+    if case.layer == "cmrnorm":
+        more = {"k": case.params["minDiv"], "blocked": case.params["blocked"]}
+        layer: nn.Module = nn.LocalResponseNorm(size, *numbers, **more)
+    else:
+        kinds = {"rnorm": nn.ResponseNorm2d, "cnorm": nn.ContrastNorm2d}
+        layer = kinds[case.layer](size, *numbers)
+    exact = device == "reference"
+    x, dy = (case.images(v).astype(np.float64 if exact else np.float32) for v in ("x", "g"))
+    y, dx, _ = cl.vjp(layer, x, dy, device=device)
+    tolerance = 1e-6 if exact else 1e-4
+    np.testing.assert_allclose(y, case.images("y"), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(dx, case.images("dx"), rtol=0, atol=tolerance)
