@@ -66,6 +66,8 @@ struct ConvWgrad {
         const int lane = fresh_lane();
         const bool biased = gives_bias(unit);
         int column[Conv::GATHER ? NT : 1];
+        // Which tile's column of this lane is that of ones, if any.
+        const int ones = lane / 4 == DEPTH % 8 ? DEPTH / 8 - n_tile(unit) : -1;
         if constexpr (Conv::GATHER) {
 #pragma unroll
             for (int n = 0; n < NT; ++n) column[n] = product((n_tile(unit) + n) * 8 + lane / 4);
@@ -83,12 +85,9 @@ struct ConvWgrad {
                     place[i] = input_place(step * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8);
 #pragma unroll
                 for (int n = 0; n < NT; ++n) {
-                    u32 b[2] = {0x3f803f80u, 0x3f803f80u};  // ones
-                    if (column[n] != ONES) {
-                        b[0] = x[place[0] + column[n]] | u32(x[place[1] + column[n]]) << 16;
-                        b[1] = x[place[2] + column[n]] | u32(x[place[3] + column[n]]) << 16;
-                    }
-                    __syncwarp();
+                    u32 b[2] = {x[place[0] + column[n]] | u32(x[place[1] + column[n]]) << 16,
+                                x[place[2] + column[n]] | u32(x[place[3] + column[n]]) << 16};
+                    if (n == ones) b[0] = b[1] = 0x3f803f80u;
 #pragma unroll
                     for (int m = 0; m < MT; ++m)
                         mma_m16n8k16_bf16(sum[m][n], a[m], b, sum[m][n]);
@@ -165,12 +164,10 @@ struct ConvWgrad {
         }
     }
 
-    // Column i of the products, in elements from where the window begins; ONES behind the last.
-    static constexpr int ONES = -1;
+    // Column i of the products, in elements from where the window begins; any place behind the last.
     __device__ __forceinline__ static int product(int i) {
         constexpr int RS = Conv::R * Conv::S;
-        if (i == DEPTH) return ONES;
-        if (i > DEPTH) return 0;
+        if (i >= DEPTH) return 0;
         return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
     }
 
