@@ -79,11 +79,6 @@ __device__ __forceinline__ unsigned cvt_bf16x2(float low, float high) {
     return pair;
 }
 
-// Asks for the cache line that holds a place in global memory; a read of it will find it near.
-__device__ __forceinline__ void prefetch(const void* place) {
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(place));
-}
-
 // a if `first` is not 0, else b; compilers make no index of it.
 __device__ __forceinline__ float choose(int first, float a, float b) {
     float chosen;

@@ -29,18 +29,6 @@ struct Reduction {
     Bytes* packed;
     Bytes* shared;
 
-    // Element `index` of parameter NUMBER will be settled.
-    template <int NUMBER>
-    __device__ __forceinline__ void foresee(int index) const {
-        const Parameter& one = parameter[NUMBER];
-        if constexpr (P::RULE != 0) {
-            prefetch(hyper);
-            prefetch(one.value + index);
-            prefetch(one.first + index);
-        }
-        if constexpr (P::RULE == 2) prefetch(one.second + index);
-    }
-
     // Element `index` of parameter NUMBER has this gradient; returns its new value.
     template <int NUMBER>
     __device__ __forceinline__ f32 settle(int index, f32 gradient) const {
@@ -80,12 +68,7 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
             const int i = int(block) * ELEMENTS + threadIdx.x % 32, group = threadIdx.x / 32;
             f32 sum = 0.0f;
             if (i < Gradient::SIZE) {
-                if (group == 0) {
-                    const typename Gradient::Place place = Gradient::place(i);
-                    if (place.index >= 0 && !place.bias)
-                        work.template foresee<Conv::WEIGHT>(place.index);
-                }
-#pragma unroll 8
+#pragma unroll 4
                 for (i64 s = group; s < work.slabs; s += WARPS)
                     sum += work.slab[s * P::SLAB + before + i];
             }
@@ -129,11 +112,6 @@ struct LinearWgrad {
         const int feature = block / O_GROUPS * FEATURES, out = block % O_GROUPS * MT * 16;
         const i64 chunks = (work.n + 15) / 16;
         Bytes* own = work.shared + warp * STAGES * STAGE;
-        for (int i = threadIdx.x; i < TILE; i += WARPS * 32) {
-            const int column = Linear::column(feature + i % FEATURES);
-            if (out + i / FEATURES < O && column >= 0)
-                work.template foresee<Linear::WEIGHT>((out + i / FEATURES) * Linear::I + column);
-        }
         Tiles<MT, NT> sum;
         f32 ones_sum[MT][4];
         clear(sum);
@@ -279,10 +257,6 @@ struct ExactLinearWgrad {
         const f32* x = &at<f32>(work.kept) + work.n * Linear::BEFORE;
         const f32* dy = x + work.n * WIDTH + out;
         const f32* own = x + (begin + lane < WIDTH ? begin + lane : 0);
-        for (int i = threadIdx.x; i < ROWS * FEATURES; i += WARPS * 32)
-            if (out + i / FEATURES < O && begin + i % FEATURES < Linear::I)
-                work.template foresee<Linear::WEIGHT>((out + i / FEATURES) * Linear::I + begin +
-                                                      i % FEATURES);
         f32* staged = &at<f32>(work.shared);
         f32 sum[ROWS], bias = 0.0f, value[OWN];
 #pragma unroll

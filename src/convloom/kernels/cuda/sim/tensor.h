@@ -43,8 +43,6 @@ inline unsigned cvt_bf16x2(float low, float high) {
 
 inline float choose(int first, float a, float b) { return first != 0 ? a : b; }
 
-inline void prefetch(const void*) {}
-
 inline float max_nan(float a, float b) { return b > a || b != b ? b : a; }
 
 inline void cp_async_4(void* target, const void* source, CONVLOOM_SIM_SITE) {
