@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -45,11 +45,6 @@ class Config:
         return self.threads // 32
 
 
-DEFAULT = Config()
-#: Steps of a filter gradient's loop that are unrolled.
-UNROLL = 3
-
-
 @dataclass(frozen=True)
 class OnChip:
     """The kernels of a chain. Any property raises UnfitError where it does not fit."""
@@ -57,7 +52,7 @@ class OnChip:
     stages: Stages
     mode: int
     limit: int
-    config: Config = field(default_factory=lambda: DEFAULT)
+    config: Config = Config()
     in_place: bool = False
 
     @classmethod
@@ -266,7 +261,6 @@ class OnChip:
             "IMAGES": self.config.images,
             "MODE": self.mode,
             "EXACT": 0,
-            "UNROLL": UNROLL,
             "CONVS": len(self.stages.convs),
             "LINEARS": len(linears),
             "GATHER": int(memory.gather),

@@ -217,7 +217,8 @@ struct ConvForward {
                 u32 code[2];
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const f32 own = activated<Conv>(acc[m][n][e]) + activated<Conv>(acc[m][n][2 + e]);
+                    const f32 own =
+                        activated<Conv>(acc[m][n][e]) + activated<Conv>(acc[m][n][2 + e]);
                     mean[e] = 0.25f * (own + __shfl_xor_sync(0xffffffffu, own, 4));
                     const int bit = (m * NT + n) * 2 + e;
                     code[e] = (upper >> bit & 1) | (others >> bit & 1) << 1 |

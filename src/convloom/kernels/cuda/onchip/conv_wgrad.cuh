@@ -1,4 +1,5 @@
-// The gradients of a convolution's filters and bias, summed over all images of a block in registers.
+// The gradients of a convolution's filters and bias, summed over all images of a block in
+// registers.
 //
 // A matrix product of filters by taps and channels, over pixels: the output's gradient, transposed
 // as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
@@ -102,7 +103,7 @@ struct ConvWgrad {
             }
         };
         constexpr int ALL = STEPS * int(P::IMAGES), ROUNDS = ALL / SPLIT;
-        constexpr int UNROLL = Conv::GATHER ? 1 : int(P::UNROLL);
+        constexpr int UNROLL = Conv::GATHER ? 1 : 3;
 #pragma unroll UNROLL
         for (int round = 0; round < ROUNDS; ++round) step_of(round * SPLIT + part);
         if (part < ALL % SPLIT) step_of(ROUNDS * SPLIT + part);
@@ -164,7 +165,8 @@ struct ConvWgrad {
         }
     }
 
-    // Column i of the products, in elements from where the window begins; any place behind the last.
+    // Column i of the products, in elements from where the window begins; any place behind the
+    // last.
     __device__ __forceinline__ static int product(int i) {
         constexpr int RS = Conv::R * Conv::S;
         if (i >= DEPTH) return 0;

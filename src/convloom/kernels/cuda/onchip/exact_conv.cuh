@@ -1,10 +1,10 @@
 // Convolutions in float32: the output of one, and the gradient of its input.
 //
-// Maps are kept in planes of one channel, rows in multiples of four floats. A thread takes a tile of
-// TR x TC pixels by TK filters, sums in registers: a row of inputs and TK weights are read for TC *
-// TK products. Neighbouring threads take neighbouring tiles and the same filters, whose weights
-// ([channel][row][column][filter]) all read at once.
-// Limit: fused multiply-adds, with one read of shared memory for about six of them.
+// Maps are kept in planes of one channel, rows in multiples of four floats. A thread takes a tile
+// of TR x TC pixels by TK filters, sums in registers: a row of inputs and TK weights are read for
+// TC * TK products. Neighbouring threads take neighbouring tiles and the same filters, whose
+// weights ([channel][row][column][filter]) all read at once. Limit: fused multiply-adds, with one
+// read of shared memory for about six of them.
 #pragma once
 
 #include "device/activation.cuh"
@@ -38,10 +38,10 @@ __host__ __device__ constexpr int aligned_to(int step, int border) {
     return step % 4 == 0 && border % 4 == 0 ? 4 : step % 2 == 0 && border % 2 == 0 ? 2 : 1;
 }
 
-// sum[row][column][filter] += products over CHANNELS channels of R x S taps; `x` is where the tile's
-// first pixel meets the first tap, `w` the first weight of its first filter.
-template <int CHANNELS, int R, int S, int UH, int UW, int PITCH, int PLANE, int FILTERS, int ALIGNED,
-          int TR, int TC, int TK>
+// sum[row][column][filter] += products over CHANNELS channels of R x S taps; `x` is where the
+// tile's first pixel meets the first tap, `w` the first weight of its first filter.
+template <int CHANNELS, int R, int S, int UH, int UW, int PITCH, int PLANE, int FILTERS,
+          int ALIGNED, int TR, int TC, int TK>
 __device__ __forceinline__ void multiply_exact(f32 (&sum)[TR][TC][TK], const f32* x,
                                                const f32* w) {
     constexpr int WIDTH = (TC - 1) * UW + S;
@@ -156,7 +156,8 @@ struct ExactForward {
                 int winner = Conv::AVERAGE ? passes(sum[0][2 * w][e]) : 0;
 #pragma unroll
                 for (int cell = 1; cell < 4; ++cell) {
-                    const f32 raw = sum[cell / 2][2 * w + cell % 2][e], value = activated<Conv>(raw);
+                    const f32 raw = sum[cell / 2][2 * w + cell % 2][e];
+                    const f32 value = activated<Conv>(raw);
                     if constexpr (Conv::AVERAGE) {
                         best += value;
                         winner |= passes(raw) << cell;

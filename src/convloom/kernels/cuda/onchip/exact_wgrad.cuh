@@ -113,7 +113,8 @@ struct ExactWgrad {
         if constexpr (Conv::BIAS) {
 #pragma unroll
             for (int e = 0; e < K_EACH; ++e)
-                if (threadIdx.x + e * THREADS < K * PARTS) biases[threadIdx.x + e * THREADS] = bias[e];
+                if (threadIdx.x + e * THREADS < K * PARTS)
+                    biases[threadIdx.x + e * THREADS] = bias[e];
         }
         __syncthreads();
         for (int i = threadIdx.x; i < (Conv::BIAS ? SIZE : BIAS_AT); i += THREADS) {

@@ -4,10 +4,9 @@
 // Blocks have four tasks. A filter's gradient: 32 elements of the slabs a block, eight groups of
 // threads share the slabs. A fully connected weight: 32 features by RMT tiles of 16 outputs, a
 // matrix product over images, which warps take 16 at a time; its rows reach shared memory by
-// asynchronous copies, STAGES of them on the way. The last block sums losses and counts ranks.
-// All sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW, in place, and the packed
-// weights are kept new.
-// Limit: reading slabs and features once.
+// asynchronous copies, STAGES of them on the way. The last block sums losses and counts ranks. All
+// sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW, in place, and the packed
+// weights are kept new. Limit: reading slabs and features once.
 #include "device/reduce.cuh"
 #include "device/update.cuh"
 #include "onchip/kit.cuh"
@@ -81,8 +80,8 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
                 if (place.index >= 0 && !place.bias) {
                     const f32 value = work.template settle<Conv::WEIGHT>(place.index, sum);
                     if constexpr (P::RULE != 0)
-                        Kit<P>::template Weights<I>::renew(work.packed, place.k, place.c, place.r, place.s,
-                                                 value);
+                        Kit<P>::template Weights<I>::renew(work.packed, place.k, place.c,
+                                                           place.r, place.s, value);
                 }
                 if constexpr (Conv::BIAS) {
                     if (place.index >= 0 && place.bias)
@@ -309,7 +308,8 @@ struct ExactLinearWgrad {
 template <class P, int J>
 __device__ __forceinline__ void reduce_linears(const Reduction<P>& work, i64& block) {
     if constexpr (J < P::LINEARS) {
-        using Gradient = typename Pick<P::EXACT != 0, ExactLinearWgrad<P, J>, LinearWgrad<P, J>>::Type;
+        using Gradient =
+            typename Pick<P::EXACT != 0, ExactLinearWgrad<P, J>, LinearWgrad<P, J>>::Type;
         if (block >= 0 && block < Gradient::BLOCKS) Gradient::run(work, int(block));
         block -= Gradient::BLOCKS;
         reduce_linears<P, J + 1>(work, block);

@@ -70,7 +70,8 @@ struct LinearStage {
     static constexpr int WEIGHT = int(P::LINEAR_WEIGHT[J]);
     // Features as they lie: planes of eight channels, all pixels of a plane together. WIDTH is
     // their number with padding, OUT that of outputs, both multiples of 16.
-    static constexpr int WIDTH = ((C + 7) / 8 * PIXELS * 8 + 15) / 16 * 16, OUT = (O + 15) / 16 * 16;
+    static constexpr int WIDTH = ((C + 7) / 8 * PIXELS * 8 + 15) / 16 * 16;
+    static constexpr int OUT = (O + 15) / 16 * 16;
     static constexpr int X = int(P::LINEAR_X[J]), DY = int(P::LINEAR_DY[J]);
     // Weights in shared memory, or -1: then they are read from a packed copy.
     static constexpr int FRAGMENTS = int(P::LINEAR_FRAGMENTS[J]);

@@ -4,7 +4,8 @@
 // gradients of the fully connected layers. onchip/reduce.cu does the rest.
 //
 // MODE is 0: logits; 1: loss and ranks too; 2: gradients too. A parameter's number is its place
-// among p0 to p11. Operands of products are bfloat16, sums and everything else float32; if EXACT all is float32.
+// among p0 to p11. Operands of products are bfloat16, sums and everything else float32; if EXACT
+// all is float32.
 // Against the rungs below: between the first pixel and the gradients nothing of an image passes
 // through device memory. Limit: reads of shared memory, and barriers between the stages.
 #include "onchip/image.cuh"
@@ -101,8 +102,8 @@ struct Linears {
 
     __device__ __forceinline__ static void forward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
-            Layer::forward(work.shared, work.template matrix<Linear>(), work.template features<Linear>(), first,
-                           work.n);
+            Layer::forward(work.shared, work.template matrix<Linear>(),
+                           work.template features<Linear>(), first, work.n);
             __syncthreads();
             if constexpr (!Linear::LAST) {
                 Layer::hand_on(work.shared, work.template bias<Linear>(), work.counter, first);
@@ -114,9 +115,10 @@ struct Linears {
     __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
             Linears<P, J + 1>::backward(work, first);
-            Layer::keep(work.shared, work.template features<Linear>() +
-                            Kit<P>::ELEMENT * work.n * Linear::WIDTH,
-                        first, work.n);
+            Layer::keep(
+                work.shared,
+                work.template features<Linear>() + Kit<P>::ELEMENT * work.n * Linear::WIDTH,
+                first, work.n);
             if constexpr (J > 0 || P::CONVS > 0) {
                 Layer::backward(work.shared, work.template matrix<Linear>(), work.counter, first);
                 __syncthreads();

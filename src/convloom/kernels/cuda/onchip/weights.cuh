@@ -1,8 +1,9 @@
-// Weights as the step reads them. They are kept in device memory, packed, and copied to the front of
-// a block's shared memory as far as they fit there; pack.cu makes them, reduce.cu keeps them new.
+// Weights as the step reads them. They are kept in device memory, packed, and copied to the front
+// of a block's shared memory as far as they fit there; pack.cu makes them, reduce.cu keeps them
+// new.
 //
-// A convolution's are fragments: for each step of 16 products and each tile of 8 outputs, what the lanes of
-// a warp hold of the matrix B of mma.m16n8k16, eight bytes a lane.
+// A convolution's are fragments: for each step of 16 products and each tile of 8 outputs, what the
+// lanes of a warp hold of the matrix B of mma.m16n8k16, eight bytes a lane.
 //
 // Products run over a filter's rows, then its columns, then planes of eight channels; a step takes
 // two planes, a row that has an odd number of them ends with zeros. The first convolution of few
@@ -22,7 +23,8 @@ struct ConvWeights {
     static constexpr int DEPTH = C * R * S;  // products, if GATHER
     static constexpr int STEPS =
         Conv::GATHER ? (DEPTH + 15) / 16 : R * row_steps(S, Conv::CP);
-    static constexpr int D_TILES = Conv::DNT * Conv::DN_GROUPS, D_STEPS = R * row_steps(S, Conv::KP);
+    static constexpr int D_TILES = Conv::DNT * Conv::DN_GROUPS;
+    static constexpr int D_STEPS = R * row_steps(S, Conv::KP);
 
     __device__ __forceinline__ static f32 weight(const f32* w, int k, int c, int r, int s) {
         return w[Conv::ROW ? ((k * C + c) * R + r) * S + s : ((k * R + r) * S + s) * C + c];
@@ -80,7 +82,8 @@ struct ConvWeights {
     // Where weight (k, c, r, s) lies in a fragment: bytes from the first one of its kind.
     template <int TILES>
     __device__ __forceinline__ static int byte(int step, int e, int out) {
-        return ((step * TILES + out / 8) * 32 + out % 8 * 4 + e % 8 / 2) * 8 + e / 8 * 4 + e % 2 * 2;
+        const int lane = out % 8 * 4 + e % 8 / 2;
+        return ((step * TILES + out / 8) * 32 + lane) * 8 + e / 8 * 4 + e % 2 * 2;
     }
     __device__ __forceinline__ static void renew(Bytes* packed, int k, int c, int r, int s,
                                                  f32 value) {
