@@ -112,8 +112,8 @@ def switches(batch: int) -> str:
     found = _result(f"ladder-lenet-{batch}.json")
     rows = [
         (row["name"], row["idea"], _number(row["us"], 1), f"×{row['gain']:.2f}")
-        for row in found["rows"]
-        if row["kind"] == "switch" and not row["failed"]
+        for row in _sound(found)
+        if row["kind"] == "switch"
     ]
     header = ("without", "what is measured", "µs a step", "worth")
     return _table(header, rows, "llrr") + f"\n{_origin(found)}\n"
@@ -136,19 +136,24 @@ def times(batch: int) -> str:
             dict.fromkeys(
                 source
                 for row in rows
-                if (row["kernels"], row["part"]) == (rungs[-1], part)
+                if (row["kernels"], row["part"]) == (_last(rows, part), part)
                 for source in row["sources"]
             )
         )
         for part in parts
     ]
     made = [
-        (part, *(f"{total(kernels=rung, part=part):,.1f}" for rung in rungs), kernels)
+        (part, *(_number(total(kernels=r, part=part) or None, 1) for r in rungs), kernels)
         for part, kernels in zip(parts, best, strict=True)
     ]
     made.append(("**sum**", *(f"**{total(kernels=rung):,.1f}**" for rung in rungs), ""))
-    header = ("part", *rungs, f"kernels of {rungs[-1]}")
+    header = ("part", *rungs, "kernels of the highest rung")
     return _table(header, made, "l" + "r" * len(rungs) + "l") + f"\n{_origin(found)}\n"
+
+
+def _last(rows: list[dict[str, Any]], part: str) -> str:
+    """The highest rung that has a part of its own for it."""
+    return str([row["kernels"] for row in rows if row["part"] == part][-1])
 
 
 def pytorch(batch: int) -> str:
@@ -214,9 +219,10 @@ def agreement() -> str:
         for device, bits in found["bits"].items()
     )
     header = ("engine", *(f"{name}" for name in next(iter(found["float64"].values()))))
+    note = f"{found['note']} " if "note" in found else ""
     return (
         _table(header, rows, "lrrr")
-        + f"\nLosses of cpu and cuda differ by at most {apart}. The same bits: {same}. "
+        + f"\n{note}Losses of cpu and cuda differ by at most {apart}. The same bits: {same}. "
         + f"{_origin(found)}\n"
     )
 
@@ -337,6 +343,17 @@ def _kernel(path: Path) -> tuple[str, str, str]:
     return link, _cell(idea), _cell(limit)
 
 
+def _sound(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows that work. A switch that runs a rung which the whole does not is no switch."""
+    whole = [row for row in found["rows"] if row["kind"] == "way"][-1]
+    return [
+        row
+        for row in found["rows"]
+        if not row["failed"]
+        and (row["kind"] != "switch" or row["rungs"].keys() <= whole["rungs"].keys())
+    ]
+
+
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("*", "\\*").replace("<", "&lt;")
 
@@ -390,6 +407,7 @@ def _take(folder: Path) -> None:
             if isinstance(found, dict):
                 found["environment"]["command"] = _PLACES.sub("", found["environment"]["command"])
             text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+        text = text.partition("\nnext:\n")[0].rstrip() + "\n"  # what `train` says comes next
         (RESULTS / name).write_text(text, encoding="utf-8")
         print(f"kept {name}")
         if name.startswith("ladder"):
@@ -404,7 +422,7 @@ def _plot(found: dict[str, Any], path: Path) -> None:
     from convloom.inspection.peaks import Peaks
     from convloom.inspection.plots import plot_ladder
 
-    rows = tuple(Row(**row) for row in found["rows"])
+    rows = tuple(Row(**row) for row in _sound(found))
     fields = {name: found[name] for name in ("network", "device", "batch_size", "rounds")}
     study = Ladder(
         **fields, rows=rows, peaks=Peaks(**found["peaks"]), environment=found["environment"]

@@ -44,8 +44,11 @@ train() {
     # The first run fills the cache of kernels.
     for kernels in auto auto naive; do
         local name=train-mnist-$kernels.txt
-        $convloom train lenet --data mnist --epochs 5 --device cuda --kernels $kernels \
-            --out "$run/$RANDOM" 2>&1 | grep -v "saved in" > "$folder/${name/-auto/}" || return
+        {
+            echo "$ convloom train lenet --data mnist --epochs 5 --device cuda --kernels $kernels"
+            $convloom train lenet --data mnist --epochs 5 --device cuda --kernels $kernels \
+                --out "$run/$RANDOM" 2>&1
+        } | grep -v "saved in" > "$folder/${name/-auto/}" || return
     done
     rm -r "$run"
 }

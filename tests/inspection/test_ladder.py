@@ -108,6 +108,16 @@ class TestWithout:
         assert "sparse" in {step.selection.rung for step in whole.steps}
         assert "sparse" not in {step.selection.rung for step in less.steps}
 
+    def test_what_auto_leaves_to_others_stays_there(self, workload: Workload) -> None:
+        """Without a rung, ``auto`` must not take one that it does not take with it."""
+        backend = get_backend("cuda")
+        taken = {step.selection.rung for step in workload.plan(backend, "auto").steps}
+        for rung in backend.rungs[2:]:
+            plan = workload.plan(Without(backend, rung), "auto")
+            found = {step.selection.rung for step in plan.steps}
+            assert rung not in found
+            assert "onchip" not in found - taken
+
     def test_fusion_is_left_out(self, cpu: Backend, workload: Workload) -> None:
         plan = workload.plan(Without(cpu, "fused"), "auto")
         names = {step.node.op.name for step in plan.steps}

@@ -236,14 +236,11 @@ class Without:
         """The best kernel that is allowed; None if there is none."""
         if self._rung == "fused" and is_fused(node.op):
             return None
-        ladder = list(self.rungs)
-        if kernels != "auto":
-            ladder = ladder[: ladder.index(kernels) + 1]
-        for rung in reversed(ladder):
-            selection = self._backend.select(node, specs, rung)
-            if selection is None or selection.rung != self._rung:
-                return selection
-        return None
+        selection = self._backend.select(node, specs, kernels)
+        if selection is None or selection.rung != self._rung:
+            return selection
+        below = self.rungs[: list(self.rungs).index(self._rung)]
+        return self._backend.select(node, specs, below[-1]) if below else None
 
     def storage(self, plan: Plan) -> Storage:
         """The backend's."""
