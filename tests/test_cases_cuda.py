@@ -64,7 +64,12 @@ class Place:
         return int(gpu.free_bytes())
 
     def assert_back(self, baseline: int) -> None:
-        """As much memory is free as was, but for what a driver keeps for itself: some MB, once."""
+        """As much memory is free as was, but for what a driver keeps for itself: some MB, once.
+
+        While other workers of the tests use the GPU, it cannot be counted.
+        """
+        if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and self.host is None:
+            return
         lost = baseline - self.free()
         assert lost == 0 if self.host is not None else lost <= 48 << 20
 
