@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from convloom.backends import get_backend
+from convloom.backends.cuda import device
+from convloom.backends.cuda.device import Found
 from tests.cli.running import invoke, refused, words
 
 
@@ -43,6 +46,21 @@ def test_inference_has_neither_loss_nor_update() -> None:
 def test_kernels_and_device_are_capped() -> None:
     assert {step["rung"] for step in steps("lenet", "--kernels", "reference")} == {"reference"}
     assert {step["rung"] for step in steps("lenet", "--device", "reference")} == {"reference"}
+
+
+def test_plans_of_cuda_need_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find", lambda: Found(None))
+    simulated = steps("lenet", "--batch-size", "8", "--device", "cuda-sim")
+    assert steps("lenet", "--batch-size", "8", "--device", "cuda") == simulated
+    (chain,) = steps("lenet", "--device", "cuda", "--kernels", "onchip")
+    assert chain["op"] == "ChainUpdate"
+
+
+def test_help_names_every_rung() -> None:
+    shown = " ".join(invoke("plan", "--help").stdout.split())
+    for device_ in ("cpu", "cuda"):
+        *most, last = [rung for rung in get_backend(device_).rungs if rung != "auto"]
+        assert f"{', '.join(most)} or {last} on" in shown
 
 
 def test_precision_makes_a_chain_or_a_note() -> None:

@@ -115,8 +115,8 @@ Kernels = Annotated[
         metavar="RUNG",
         show_default="auto",
         help="Highest rung of kernels to use: reference, dense, sparse or winograd on the cpu; "
-        "naive, fused, tiled, warp, async, sparse or onchip on cuda; auto takes the best for each "
-        "step.",
+        "naive, fused, tiled, warp, async, direct, sparse or onchip on cuda; auto takes the best "
+        "for each step.",
     ),
 ]
 Precision = Annotated[

@@ -45,7 +45,8 @@ def plan(
 
     One row a step: its layer, kernel and rung, the shapes it works on, the bytes it moves and the
     floating-point operations it does; then what memory the plan takes. Where a whole chain of
-    layers runs on chip, its stages and their memory are shown; where not, the reason.
+    layers runs on chip, its stages and their memory are shown; where not, the reason. Plans of cuda
+    need no GPU, and are then those of an H100.
     """
     from convloom.cli.runs import check_names
     from convloom.training.config import resolve
@@ -72,28 +73,19 @@ def _compiled(config: RunConfig, shape: tuple[int, int, int] | None, *, inferenc
     from convloom.cli.runs import make_network
     from convloom.compiler import compile_graph
     from convloom.nn import CrossEntropyLoss
-    from convloom.training import compile
-    from convloom.training.graphs import prediction_graph
+    from convloom.training.graphs import INDEX, prediction_graph, training_graph
 
     known_shape, classes = _images_of(config)
     shape = shape or known_shape
-    model = make_network(config.network, shape, classes)
+    graph = make_network(config.network, shape, classes).trace(shape, config.batch_size)
     if inference:
-        graph = prediction_graph(model.trace(shape, config.batch_size))
-        backend = get_backend(resolve_device(config.device))
-        return compile_graph(graph, backend, config.kernels, precision=config.precision)
-    step = compile(
-        model,
-        CrossEntropyLoss(label_smoothing=config.label_smoothing),
-        config.make_optimizer(),
-        batch_size=config.batch_size,
-        input_shape=shape,
-        device=config.device,
-        kernels=config.kernels,
-        clip_norm=config.clip_norm,
-        precision=config.precision,
-    )
-    return step.plan
+        graph = prediction_graph(graph)
+    else:
+        loss = CrossEntropyLoss(label_smoothing=config.label_smoothing)
+        clips = config.clip_norm is not None
+        graph = training_graph(graph, loss, INDEX, config.make_optimizer(), clips)
+    backend = get_backend(resolve_device(config.device))
+    return compile_graph(graph, backend, config.kernels, precision=config.precision)
 
 
 def _images_of(config: RunConfig) -> tuple[tuple[int, int, int], int]:
