@@ -87,6 +87,24 @@ def test_the_recipe_s_crops_are_compiled_too() -> None:
 
     config = resolve({}, {"network": "vgg-small", "data": "cifar10", "device": "cuda"})
     assert crops_of(config) == Crops(4)
-    wanted = _kernels(_plans(config, (3, 32, 32)), crops_of(config))
+    wanted = _kernels(_plans(config, (3, 32, 32), (9, 0)), crops_of(config))
     assert kernels((3, 32, 32), 9, Crops(4))[0] in wanted
     assert kernels((3, 32, 32), 9, None)[0] in wanted
+
+
+@pytest.mark.parametrize(
+    ("capability", "limit", "on_chip"),
+    [((7, 5), 64, False), ((8, 6), 99, False), ((9, 0), 227, True), ((12, 0), 99, False)],
+)
+def test_plans_are_those_of_the_gpu_that_is_built_for(
+    capability: tuple[int, int], limit: int, on_chip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What fits on chip on Hopper does not on most others; the GPU that is here does not matter."""
+    from convloom.cli.build import _kernels, _plans
+    from convloom.training.config import resolve
+
+    monkeypatch.setattr(device, "find", lambda: Found(0, "", (13, 0), ((8, 0),)))
+    config = resolve({}, {"network": "lenet", "device": "cuda", "kernels": "onchip"})
+    plans = _plans(config, (1, 28, 28), capability)
+    assert [step.node.op.name for step in plans[0].steps].count("ChainUpdate") == on_chip
+    assert all(shared <= limit << 10 for _, shared in _kernels(plans, None).values())

@@ -61,6 +61,7 @@ def build(
     do not fit, and bytes of machine code. Later runs, on this machine or wherever the cache
     ($CONVLOOM_CACHE) is taken, compile nothing.
     """
+    from convloom.backends.cuda.device import architecture
     from convloom.backends.cuda.nvrtc import shared_compiler
     from convloom.cli.runs import check_names, crops_of
     from convloom.training.config import resolve
@@ -77,20 +78,20 @@ def build(
         config = resolve({}, flags)
         check_names(config, needs_files=False)
     shape = _shape(input_shape)
-    wanted = _kernels(_plans(config, shape), crops_of(config))
-    compiler = shared_compiler()
-    rows = [
-        _row(kernel, layers, shared, name, cubin)
-        for name in _architectures(arch)
-        for kernel, cubin in compiler.compile(wanted, name).items()
-        for layers, shared in [wanted[kernel]]
-    ]
+    compiler, rows = shared_compiler(), []
+    for capability in _capabilities(arch):
+        wanted = _kernels(_plans(config, shape, capability), crops_of(config))
+        name = architecture(capability)
+        for kernel, cubin in compiler.compile(wanted, name).items():
+            rows.append(_row(kernel, *wanted[kernel], name, cubin))
     Output(as_json).result(rows, _table(rows))
 
 
-def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
-    """Training, evaluation and prediction."""
-    from convloom.backends import get_backend
+def _plans(
+    config: RunConfig, shape: tuple[int, int, int] | None, capability: tuple[int, int]
+) -> list[Plan]:
+    """Training, evaluation and prediction, as a GPU of this compute capability runs them."""
+    from convloom.backends.cuda.backend import CudaBackend
     from convloom.cli.runs import make_network
     from convloom.compiler import compile_graph
     from convloom.ir import Role
@@ -103,7 +104,7 @@ def _plans(config: RunConfig, shape: tuple[int, int, int] | None) -> list[Plan]:
     loss = CrossEntropyLoss(label_smoothing=config.label_smoothing)
     clips = config.clip_norm is not None
     training = training_graph(forward, loss, INDEX, config.make_optimizer(), clips)
-    backend = get_backend("cuda")
+    backend = CudaBackend(capability=capability)
 
     def made(graph: Graph, held: Mapping[str, TensorSpec]) -> Plan:
         return compile_graph(graph, backend, config.kernels, held, config.precision)
@@ -150,14 +151,14 @@ def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tup
     return {kernel: (", ".join(users), shared.get(kernel, 0)) for kernel, users in layers.items()}
 
 
-def _architectures(given: str | None) -> list[str]:
-    """Names as the compiler takes them. Raises UsageError for one that it does not know."""
+def _capabilities(given: str | None) -> list[tuple[int, int]]:
+    """Of the architectures given. Raises UsageError for one that the compiler does not know."""
     from convloom.backends.cuda import device
     from convloom.backends.cuda.nvrtc import supported_architectures
 
     found = device.find()
     if given is None and found.capabilities:
-        return [device.architecture(found.capabilities[0])]
+        return [found.capabilities[0]]
     names = (given or ",".join(ARCHITECTURES)).split(",")
     known = supported_architectures()
     made = []
@@ -168,7 +169,7 @@ def _architectures(given: str | None) -> list[str]:
                 f"--arch: {name.strip()!r} is no architecture that the installed NVRTC compiles "
                 f"for; it knows {', '.join(known)}"
             )
-        made.append(device.architecture(capability))
+        made.append(capability)
     return list(dict.fromkeys(made))
 
 

@@ -25,17 +25,19 @@ class CudaBackend:
 
     Args:
         gpu: the device, or None for the first one that this process may use.
+        capability: plans are for a GPU of this compute capability, not for the one that is here.
     """
 
     name = "cuda"
 
-    def __init__(self, gpu: Gpu | None = None) -> None:
+    def __init__(self, gpu: Gpu | None = None, capability: tuple[int, int] | None = None) -> None:
         self._gpu = gpu
+        self._capability = capability
 
     @cached_property
     def _shared(self) -> int:
         """Bytes of shared memory that a block may have."""
-        return shared_limit()
+        return shared_limit(self._capability)
 
     @property
     def rungs(self) -> Sequence[str]:

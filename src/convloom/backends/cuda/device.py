@@ -128,18 +128,25 @@ def architecture(capability: tuple[int, int]) -> str:
     return f"sm_{major}{minor}{'a' if capability in _SPECIFIC else ''}"
 
 
-def shared_limit() -> int:
+def shared_limit(capability: tuple[int, int] | None = None) -> int:
     """Bytes of shared memory that a block may have on the first GPU; without one, as on Hopper.
 
     0 where the GPU lacks what whole networks on chip need (compute capability 8.0).
     Source: CUDA C++ programming guide, "Technical specifications per compute capability".
+
+    Args:
+        capability: of a GPU that is not here.
     """
-    found = find().capabilities
-    if not found:
-        return LARGEST_SHARED
-    if found[0] < (8, 0):
+    if capability is None:
+        found = find().capabilities
+        if not found:
+            return LARGEST_SHARED
+        capability = found[0]
+    if capability < (8, 0):
         return 0
-    return _SHARED.get(found[0], LARGEST_SHARED if found[0][0] in (9, 10, 11) else _LEAST_SHARED)
+    return _SHARED.get(
+        capability, LARGEST_SHARED if capability[0] in (9, 10, 11) else _LEAST_SHARED
+    )
 
 
 def capability_of(arch: str) -> tuple[int, int] | None:
