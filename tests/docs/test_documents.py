@@ -37,7 +37,7 @@ def blocks(document: str, language: str) -> list[str]:
 
 @pytest.fixture
 def tiny_fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, where fashion-mnist is 128 + 64 random images; returns the folder."""
+    """A folder to work in, with the examples and 128 + 64 random images as fashion-mnist."""
     folder = tmp_path / "data" / "fashion-mnist"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -48,6 +48,7 @@ def tiny_fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / f"{part}-images-idx3-ubyte").write_bytes(header + images.tobytes())
         header = struct.pack(">2i", 2049, n)
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + labels.tobytes())
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.setenv("CONVLOOM_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -76,7 +77,6 @@ def test_readme_python(tiny_fashion: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_readme_commands(tiny_fashion: Path) -> None:
     """Every convloom command of the README, in its order, on the small data."""
-    shutil.copytree(ROOT / "examples", tiny_fashion / "examples")
     for name in ("shirt.png", "boot.png"):
         Image.fromarray(np.full((28, 28), 90, np.uint8)).save(tiny_fashion / name)
     commands = [
@@ -86,7 +86,7 @@ def test_readme_commands(tiny_fashion: Path) -> None:
         if line.startswith("convloom ")
     ]
     shown = {words[1] for words in commands}
-    assert shown == {"train", "resume", "sweep", "eval", "predict", "plan", "data"}
+    assert shown == {"train", "resume", "sweep", "eval", "predict", "plan", "convnet", "data"}
     for words in commands:
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
