@@ -37,6 +37,18 @@ NONE = Found(100, "CUDA_ERROR_NO_DEVICE", (13, 0))
             None,
             ("cuda-core is not installed", "pip install 'convloom[cuda12]'"),
         ),
+        (  # Volta, of whose compilers CUDA 12's is the last
+            Found(0, "", (13, 0), ((7, 0),)),
+            {},
+            None,
+            ("cuda-core is not installed", "pip install 'convloom[cuda12]'"),
+        ),
+        (
+            Found(0, "", (11, 4), ((8, 0),)),
+            {},
+            None,
+            ("cuda-core is not installed", "convloom[cuda12]", "update the driver to 525"),
+        ),
         (
             Found(0, "", (12, 4), ((9, 0),)),
             {},

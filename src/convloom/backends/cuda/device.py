@@ -71,9 +71,13 @@ def complaint(
         return "this machine has no NVIDIA driver (libcuda.so.1 cannot be loaded)"
     if found.error or not found.capabilities:
         return _no_gpu(found, environment)
-    extra = "cuda13" if found.version >= (13, 0) else "cuda12"
+    newest = found.version >= (13, 0) and found.capabilities[0] >= _OLDEST[13]
+    extra = "cuda13" if newest else "cuda12"
     if bindings is None:
-        return f"cuda-core is not installed; pip install 'convloom[{extra}]'"
+        old = f", and update the driver to {_FIRST_DRIVER[12]} or newer"
+        return f"cuda-core is not installed; pip install 'convloom[{extra}]'" + (
+            old if found.version < (12, 0) else ""
+        )
     major = bindings[0]
     if major not in _FIRST_DRIVER:
         return f"cuda-bindings {major} is not known here; pip install 'convloom[{extra}]'"
