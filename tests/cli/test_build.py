@@ -92,6 +92,20 @@ def test_the_recipe_s_crops_are_compiled_too() -> None:
     assert kernels((3, 32, 32), 9, None)[0] in wanted
 
 
+def test_what_few_images_run_is_compiled_too() -> None:
+    """The last batch of an evaluation, or one image to predict."""
+    from convloom.cli.build import _kernels, _plans
+    from convloom.training.config import resolve
+
+    def built(size: int) -> set[tuple[str, object]]:
+        flags = {"network": "resnet20", "data": "cifar10", "device": "cuda", "batch_size": size}
+        plans = _plans(resolve({}, flags), (3, 32, 32), (9, 0))
+        return {(kernel.source, kernel.constants) for kernel in _kernels(plans, None)}
+
+    assert ("batch_norm_scale/naive", (("AFFINE", 1),)) in built(128)
+    assert built(16) <= built(128)
+
+
 @pytest.mark.parametrize(
     ("capability", "limit", "on_chip"),
     [((7, 5), 64, False), ((8, 6), 99, False), ((9, 0), 227, True), ((12, 0), 99, False)],

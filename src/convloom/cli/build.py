@@ -100,7 +100,8 @@ def _plans(
 
     known_shape, classes = _images_of(config)
     shape = shape or known_shape
-    forward = make_network(config.network, shape, classes).trace(shape, config.batch_size)
+    network = make_network(config.network, shape, classes)
+    forward = network.trace(shape, config.batch_size)
     loss = CrossEntropyLoss(label_smoothing=config.label_smoothing)
     clips = config.clip_norm is not None
     training = training_graph(forward, loss, INDEX, config.make_optimizer(), clips)
@@ -113,12 +114,12 @@ def _plans(
     # Weights keep the order that training chose; those that were only loaded take the best.
     kept = (*forward.named(Role.PARAMETER), *forward.named(Role.STATE))
     held = {name: first.spec(name) for name in kept}
-    return [
-        first,
-        made(evaluation_graph(forward, loss, INDEX), held),
-        made(prediction_graph(forward), held),
-        made(prediction_graph(forward), {}),
-    ]
+    plans = [first]
+    # Normalisation is folded into the filters of many images, not into those of few.
+    for given in (forward, network.trace(shape, 1)):
+        plans.append(made(evaluation_graph(given, loss, INDEX), held))
+        plans += [made(prediction_graph(given), order) for order in (held, {})]
+    return plans
 
 
 def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tuple[str, int]]:
