@@ -24,12 +24,15 @@ def headline(
 ) -> list[str]:
     """What will be trained, on what, and how."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    learning = f"{config.optimizer}, lr {config.lr:g}, schedule {config.schedule}"
+    if config.params is not None:
+        learning = f"rates of {config.params}"
     return [
         f"{config.network}: {parameters:,} parameters",
         f"{train.name}: {len(train):,} training and {len(test):,} test images of "
         f"{dims(train.shape)}, {len(train.classes)} classes",
-        f"device {device(config.device)}, batch size {config.batch_size}, {config.optimizer}, "
-        f"lr {config.lr:g}, schedule {config.schedule}, seed {config.seed}"
+        f"device {device(config.device)}, batch size {config.batch_size}, {learning}, "
+        f"seed {config.seed}"
         + (f", precision {config.precision}" if config.precision != FP32 else ""),
     ]
 

@@ -29,6 +29,7 @@ from convloom.training import Callback, Moment, Trainer
 from convloom.training.checkpoint import BEST, LAST
 from convloom.training.config import CONFIG_NAME, RunConfig, load_config, read_toml, resolve
 from convloom.training.feeding import check_input
+from convloom.training.optim import Optimizer
 
 #: The history's files, beside the checkpoints.
 HISTORY_CSV, HISTORY_JSON = "history.csv", "history.json"
@@ -84,7 +85,12 @@ def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
     Args:
         needs_files: the data set's files will be read; else its shape alone must be known.
     """
-    if not models.is_file(config.network):
+    if config.network.endswith(".cfg") != (config.params is not None):
+        raise ConvloomError(
+            "a layer file needs its parameter file, and other networks have none: "
+            "--layers layers.cfg --params params.cfg"
+        )
+    if not config.network.endswith(".cfg") and not models.is_file(config.network):
         models.get(config.network)
     if needs_files or config.data != catalog.IMAGENET:
         check_data(config.data)
@@ -111,7 +117,8 @@ def prepare(config: RunConfig, output: Output) -> Run:
     )
     train, test = images.cropped(config, train, test)
     shape = images.network_shape(config, train)
-    run = Run(config, make_network(config.network, shape, len(train.classes)), train, test)
+    model = network_of(config, shape, len(train.classes), output)
+    run = Run(config, model, train, test)
     for line in report.headline(config, run.model, train, test):
         output.note(line)
     return run
@@ -156,6 +163,30 @@ class Download:
         if self._line.due():
             megabytes = f"{done / 1e6:.1f} of {total / 1e6:.1f} MB"
             self._line.draw(name, done / max(total, 1), [megabytes])
+
+
+def network_of(
+    config: RunConfig, shape: tuple[int, int, int], classes: int, output: Output
+) -> Module:
+    """The network of the settings; what its files had remedied is said.
+
+    Raises:
+        ConvloomError: as ``make_network``, or images that are not what a layer file takes.
+    """
+    if config.params is None:
+        return make_network(config.network, shape, classes)
+    from convloom import convnet
+
+    if shape[1] != shape[2]:
+        raise ConvloomError(f"{config.network} takes square images, these are {shape}")
+    net = convnet.load(config.network, config.params, shape[1], classes=classes)
+    for note in net.notes:
+        output.remark(note)
+    if net.images != shape:
+        raise ConvloomError(
+            f"{config.network} takes images of shape {net.images}, the data set has {shape}"
+        )
+    return net
 
 
 def make_network(spec: str, shape: tuple[int, int, int], classes: int) -> Module:
@@ -300,10 +331,11 @@ class _FirstStep(Callback):
 
 def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
     config = run.config
+    optimizer, loss = _learning(run)
     return Trainer(
         run.model,
-        config.make_optimizer(),
-        CrossEntropyLoss(label_smoothing=config.label_smoothing),
+        optimizer,
+        loss,
         batch_size=config.batch_size,
         device=config.device,
         kernels=config.kernels,
@@ -318,6 +350,19 @@ def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
         checkpoint_every=config.checkpoint_every,
         log_every=config.log_every,
     )
+
+
+def _learning(run: Run) -> tuple[Optimizer, Any]:
+    """The update rule and the loss: the settings', or those of a network file."""
+    config = run.config
+    if config.params is None:
+        return config.make_optimizer(), CrossEntropyLoss(label_smoothing=config.label_smoothing)
+    from convloom import convnet
+
+    assert isinstance(run.model, convnet.Net)
+    steps = config.epochs * -(-len(run.train) // config.batch_size)
+    rule = convnet.optimizer_of(run.model, steps=steps, seed=config.seed)
+    return rule, run.model.cost.loss
 
 
 def crops_of(config: RunConfig) -> Crops | None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from convloom.cli import options
+from convloom.cli.errors import UsageError
 from convloom.cli.options import RECIPE, examples
 from convloom.cli.terminal import Output
 
@@ -23,6 +24,7 @@ def register(app: typer.Typer) -> None:
             "convloom train lenet --data mnist --schedule cosine:final=0,warmup=1 --seed 1",
             "convloom train path/net.py:make_model --data cifar10 --augment --out runs/mine",
             "convloom train alexnet --data DIR --image-size 224 --epochs 90",
+            "convloom train --layers layers.cfg --params params.cfg --data cifar10 --epochs 10",
             "convloom train run.toml --lr 0.02",
         ),
     )(train)
@@ -30,14 +32,31 @@ def register(app: typer.Typer) -> None:
 
 def train(
     model: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="MODEL",
             show_default=False,
             help=f"{options.NETWORKS}; or run.toml, a file of these same options, over which "
             "flags win.",
         ),
-    ],
+    ] = None,
+    layers: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="none",
+            help="In place of MODEL: a network file of 2012, layers.cfg.",
+        ),
+    ] = None,
+    params: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="none",
+            help="How the layers of --layers learn, params.cfg: its rates and schedules take the "
+            "place of --optimizer, --lr, --momentum, --weight-decay and --schedule.",
+        ),
+    ] = None,
     data: options.Data = None,
     data_dir: options.DataDir = None,
     epochs: Annotated[
@@ -200,6 +219,7 @@ def train(
     once.
     """
     flags: dict[str, Any] = {
+        "params": params,
         "data": data,
         "data_dir": data_dir,
         "epochs": epochs,
@@ -231,10 +251,37 @@ def train(
     from convloom.cli import runs
 
     with output.alone_on_stdout():
-        config = runs.settings(model, flags)
+        config = runs.settings(_network(model, layers, flags), flags)
         runs.check_folder(config, overwrite=overwrite)
         run = runs.claim_folder(runs.prepare(config, output))
         raise typer.Exit(runs.train(run, output))
+
+
+#: What a parameter file says itself.
+_IN_PARAMS = (
+    "optimizer",
+    "lr",
+    "momentum",
+    "nesterov",
+    "weight_decay",
+    "schedule",
+    "clip_norm",
+    "label_smoothing",
+)
+
+
+def _network(model: str | None, layers: Path | None, flags: dict[str, Any]) -> str:
+    """MODEL or --layers. Raises UsageError for both or neither, or rates beside --params."""
+    if (model is None) == (layers is None):
+        raise UsageError("give a MODEL, or --layers and --params, and not both")
+    if layers is None:
+        assert model is not None
+        return model
+    for name in _IN_PARAMS:
+        if flags[name] is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag} is not for --layers: {flags['params']} says how it learns")
+    return str(layers)
 
 
 def _augmented(augment: bool | None, own: _T | None, on: _T, off: _T) -> _T | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -112,6 +112,27 @@ class Velocity(Optimizer):
             raise OptimizerError("Velocity: gradients cannot be clipped by their norm; use limits")
         limits = (r.limit if r.eps and r.limit else None for r in self.rules)
         return VelocitySGD(tuple(None if one is None else FilterLimit(*one) for one in limits))
+
+    def changes_from(self, saved: Mapping[str, Any]) -> list[str] | None:
+        """What an edited parameter file changes, for every tensor and rate that it changes."""
+        if saved.get("kind") != self.kind:
+            return None
+        now, then = self.to_json(), dict(saved)
+        found = [
+            f"{key} was {then.get(key)}, it is {now[key]} from now on"
+            for key in now
+            if key != "rules" and then.get(key) != now[key]
+        ]
+        rules = {rule[0]: TensorRule(*rule) for rule in then.get("rules", [])}
+        for rule in self.rules:
+            old = rules.get(rule.name)
+            if old is None:
+                return None
+            for name, value in vars(rule).items():
+                before = getattr(old, name)
+                if (tuple(before) if isinstance(before, list) else before) != value:
+                    found.append(f"{rule.name}: {name} was {before}, it is {value} from now on")
+        return found
 
     def to_json(self) -> dict[str, Any]:
         plain = super().to_json()

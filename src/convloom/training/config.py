@@ -37,7 +37,8 @@ class RunConfig:
     """All settings of ``convloom train``. The defaults are those of a network without a recipe.
 
     Attributes:
-        network: a name of the zoo, or ``path/net.py:function``.
+        network: a name of the zoo, ``path/net.py:function``, or a layer file ``layers.cfg``.
+        params: the parameter file of a layer file; its rates stand in place of an optimiser's.
         data: name of the data set, or a folder that holds one.
         data_dir: folder that holds its files; None looks in the usual places.
         epochs: passes over the training set.
@@ -73,6 +74,7 @@ class RunConfig:
     """
 
     network: str
+    params: str | None = None
     data: str = "fashion-mnist"
     data_dir: str | None = None
     epochs: int = 5
@@ -145,6 +147,7 @@ class RunConfig:
         kept = replace(
             self,
             network=_absolute_network(self.network),
+            params=None if self.params is None else os.path.abspath(self.params),
             data=os.path.abspath(self.data) if os.path.isdir(self.data) else self.data,
             data_dir=None if self.data_dir is None else os.path.abspath(self.data_dir),
             out=None if self.out is None else os.path.abspath(self.out),
@@ -349,7 +352,8 @@ _NAME = _Rule("a name", _text)
 _FOLDER = _Rule("a path", _path)
 
 _RULES: dict[str, _Rule] = {
-    "network": _Rule("the name of a network, or path/net.py:function", _text),
+    "network": _Rule("the name of a network, path/net.py:function or a layer file", _text),
+    "params": _FOLDER,
     "data": _NAME,
     "data_dir": _FOLDER,
     "epochs": _Rule("a whole number of at least 1", _whole(1)),
@@ -390,5 +394,7 @@ def _toml(value: Any) -> str:
 
 
 def _absolute_network(network: str) -> str:
+    if network.endswith(".cfg"):
+        return os.path.abspath(network)
     path, colon, function = network.rpartition(":")
     return f"{os.path.abspath(path)}:{function}" if colon and path.endswith(".py") else network

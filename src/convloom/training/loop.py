@@ -184,7 +184,13 @@ class Loop:
     def restore(self, saved: Checkpoint) -> None:
         """Go on from a checkpoint. Raises ResumeError where it is not of this very run."""
         engine = self.trainer.engine
-        checkpoint.require_same(saved, self._settings, self._network, engine.state())
+        then, settings = saved.settings.get("optimizer", {}), self._settings
+        changes = self.trainer.optimizer.changes_from(then)
+        if changes is not None:
+            settings = {**settings, "optimizer": then}
+        checkpoint.require_same(saved, settings, self._network, engine.state())
+        for change in changes or ():
+            warnings.warn(f"{saved.path}: {change}", stacklevel=3)
         if reason := checkpoint.plan_differences(saved, self._made_by):
             warnings.warn(
                 f"{saved.path}: {reason}, so the weights will not be the same bits as without "

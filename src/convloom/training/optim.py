@@ -73,6 +73,13 @@ class Optimizer(ABC):
     def op(self, names: Sequence[str], clip: bool = False) -> Op:
         """The update op for these parameters; ``clip`` adds the gradient norm to its inputs."""
 
+    def changes_from(self, saved: Mapping[str, Any]) -> list[str] | None:
+        """What differs from a saved description, a line each, where a run may go on nevertheless.
+
+        None where it may not: most optimisers must stay what they were.
+        """
+        return None
+
     def multipliers(self, names: Sequence[str]) -> Multipliers:
         """Factors for these parameters: weight decay is off where ``exclude`` has a match.
 
