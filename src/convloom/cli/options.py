@@ -126,8 +126,9 @@ Precision = Annotated[
         metavar="NAME",
         show_default="fp32",
         help="What operands of convolutions and Linear layers are rounded to: fp32, tf32 or bf16. "
-        "tf32 and bf16 are for networks that a GPU keeps on chip; other layers compute in fp32, "
-        "and a warning names them. Sums, weights and updates are always fp32.",
+        "bf16 is for networks that a GPU keeps on chip, tf32 has kernels on no device yet; layers "
+        "that cannot are computed in fp32, and a warning names them. Sums, weights and updates are "
+        "always fp32.",
     ),
 ]
 Input = Annotated[
