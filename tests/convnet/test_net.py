@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import convloom as cl
+from convloom.convnet.costs import cost_of
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.net import Net, load
 from convloom.nn.parameter import WeightsError
@@ -131,6 +132,39 @@ def test_random_connections_are_drawn_once_and_kept(tmp_path: Path) -> None:
     other["conv2/connections/0"] = np.arange(16) % 8
     model.from_convnet(other)
     np.testing.assert_array_equal(model.to_convnet()["conv2/connections/0"], np.arange(16) % 8)
+
+
+def test_connections_that_are_not_there_change_nothing() -> None:
+    pool = edited(POOL, "inputs=conv1", "inputs=conv2")
+    learning = RULES + RULES[: RULES.index("[fc10]")].replace("conv1", "conv2")
+    model = net(DATA + CONV + SPARSE + pool + TAIL, learning).initialize(0)
+    before = model.state_dict()
+    arrays = {name: 0 * array for name, array in model.to_convnet().items()}
+    arrays["conv2/connections/0"] = np.full(16, 8)
+    with pytest.raises(WeightsError, match="connections/0 must be numbers of 8 channels"):
+        model.from_convnet(arrays)
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_logistic_output_that_others_read_keeps_its_neuron(shared: bool) -> None:
+    """Before the neuron the cost is more exact, but only where nobody else reads the output."""
+    tail = TAIL.replace("softmax", "neuron\nneuron=logistic").replace("logreg", "crossent2")
+    tail = tail.replace("inputs=labels,probs", "inputs=labels,fc10").replace("[probs]", "[other]")
+    tail = tail.replace("outputs=10", "outputs=10\nneuron=logistic")
+    last = "\n[sum]\ntype=cost.sum2\ninputs=other\n"
+    text = DATA + CONV + POOL + tail
+    if shared:
+        made = network(text + last, 16)
+        found = cost_of(made["logprob"], made, rules(RULES + "[sum]\ncoeff=1\n", made))
+        assert found.with_neuron
+        return
+    start = text.index("[other]")
+    alone = text[:start] + text[text.index("[logprob]") :]
+    model = net(alone)
+    assert not model.cost.with_neuron
+    assert [node.title for node in model.trace((3, 16, 16)).nodes][-1].startswith("fc10 (Linear")
 
 
 def test_several_costs_are_refused() -> None:

@@ -56,7 +56,8 @@ def _logreg(layer: Layer, network: Network) -> tuple[str, bool, Any]:
 def _crossent2(layer: Layer, network: Network) -> tuple[str, bool, Any]:
     """Logarithms of the logistic function, taken before it where it feeds this cost alone."""
     _, predicted = _pair(layer, network)
-    if predicted.neuron.kind == "logistic":
+    readers = [one for one in network.layers if predicted.name in one.inputs]
+    if predicted.neuron.kind == "logistic" and len(readers) == 1:
         return predicted.name, False, PointwiseLoss("bce_logits", "batchmean")
     return predicted.name, True, PointwiseLoss("bce", "batchmean", 50.0)
 

@@ -25,7 +25,7 @@ class Net(Module):
     """The network of a layer file; each layer is a module by its section's name.
 
     The output is what the cost compares with the labels: the input of the softmax for a
-    ``cost.logreg``, of the logistic neuron for a ``cost.crossent2``. ``loss`` is that cost.
+    ``cost.logreg``, of the logistic neuron for a ``cost.crossent2``. ``cost.loss`` compares it.
 
     Raises:
         ConfigError: a layer that is not supported, or not exactly one cost.
@@ -98,9 +98,14 @@ class Net(Module):
                 raise WeightsError(
                     f"{name} must have shape {array.shape}, it has {np.shape(arrays[name])}"
                 )
+        own = {
+            name: {key: np.asarray(arrays[f"{name}/{key}"]) for key in piece.export()}
+            for name, piece in self._pieces.items()
+        }
         for name, piece in self._pieces.items():
-            own = {key: np.asarray(arrays[f"{name}/{key}"]) for key in piece.export()}
-            piece.restore(own)
+            piece.check(own[name])
+        for name, piece in self._pieces.items():
+            piece.restore(own[name])
 
     def _piece(self, layer: Layer) -> Piece:
         network = self.network

@@ -24,6 +24,9 @@ class Piece(Layer):
         """{``weights/0``: matrix, ``biases``: vector} in the layouts of 2012; most have none."""
         return {}
 
+    def check(self, arrays: dict[str, np.ndarray]) -> None:
+        """Raises WeightsError for arrays of the right sizes that ``restore`` cannot take."""
+
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Take what ``export`` gives."""
 

@@ -49,12 +49,17 @@ class Connections(Module):
             for i, channels in self._channels.items()
         }
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Take channel numbers. Raises WeightsError for channels that are not there."""
+    def check(self, arrays: dict[str, np.ndarray]) -> None:
+        """Raises WeightsError for channels that are not there."""
         for i, channels in self._channels.items():
-            chosen = np.asarray(arrays[f"connections/{i}"]).reshape(-1)
+            chosen = arrays[f"connections/{i}"]
             if chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= channels:
                 raise WeightsError(f"connections/{i} must be numbers of {channels} channels")
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Take channel numbers."""
+        for i, channels in self._channels.items():
+            chosen = arrays[f"connections/{i}"].reshape(-1)
             self._buffer(i).data = picking(chosen, channels)
 
     def _buffer(self, index: int) -> Any:

@@ -62,6 +62,9 @@ class ConvPiece(Piece):
             found[f"weights/{i}"] = by_place.transpose(0, 2, 1).reshape(-1, by_place.shape[1])
         return {**found, **self.connections.export(), "biases": self.biases.data.reshape(-1)}
 
+    def check(self, arrays: dict[str, np.ndarray]) -> None:
+        self.connections.check(arrays)
+
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         self.connections.restore(arrays)
         for i, weight in enumerate(self.weights):
