@@ -232,7 +232,7 @@ def test_a_run_that_fails_at_once_leaves_nothing(tmp_path: Path) -> None:
         ("lenet --data digits --momentum 0 --nesterov", "momentum"),
         ("lenet --data digits --quite", "did you mean --quiet?"),
         ("lenet net.py", "unexpected extra argument"),
-        ("", "missing argument 'MODEL'"),
+        ("", "give a MODEL, or --layers and --params"),
     ],
 )
 def test_wrong_usage(given: str, part: str) -> None:
