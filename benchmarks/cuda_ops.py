@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from convloom.backends.base import DeviceError
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import open_gpu
@@ -107,7 +108,11 @@ def main() -> int:
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    backend = CudaBackend(open_gpu())
+    try:
+        backend = CudaBackend(open_gpu())
+    except DeviceError as error:
+        print(error)
+        return 2
     rate = copy_rate(gpu_of(backend))
     print(f"{'operation':44}{'rung':>8}{'ours':>9}{'PyTorch':>9}{'memory':>9}")
     for name, op, shapes, peer in cases(options.batch_size):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,9 @@ def main() -> int:
         for rung in options.kernels:
             _train(rung)
         return 0
+    if shutil.which("compute-sanitizer") is None:
+        print("compute-sanitizer is not on the path; it comes with the CUDA toolkit")
+        return 2
     if options.warm:
         subprocess.run(_command(options.kernels), check=True, stdout=subprocess.DEVNULL)
     with ThreadPoolExecutor(len(options.tools)) as threads:
