@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,86 @@ from convloom.ops.activation import KINDS
 from convloom.ops.pointwise_loss import LOSSES
 
 Specs = Mapping[str, TensorSpec]
+
+#: {family: its ops}: a backend has a module of selectors for each, and perhaps further families.
+OP_FAMILIES = {
+    "mapping": (
+        "Pad2d",
+        "Pad2dGrad",
+        "Resize2d",
+        "Resize2dGrad",
+        "Nailbed",
+        "NailbedGrad",
+        "Mirror",
+        "Blur",
+    ),
+    "local": ("Local2d", "Local2dDgrad", "Local2dWgrad"),
+    "bias": ("AddBias", "UnsharedBiasGrad"),
+    "conv2d": (
+        "Conv2d",
+        "Conv2dDgrad",
+        "Conv2dWgrad",
+        "FusedConv2d",
+        "FusedConv2dDgrad",
+        "FusedConv2dWgrad",
+        "PooledConv2dGrad",
+    ),
+    "dropout": ("Dropout", "DropoutGrad", "ChannelDropout", "ChannelDropoutGrad"),
+    "elementwise": (
+        "Activation",
+        "ActivationGrad",
+        "ReLU",
+        "ReLUGrad",
+        "Add",
+        "WeightedSum",
+        "FusedSum",
+        "Mul",
+    ),
+    "linear": (
+        "Linear",
+        "LinearDgrad",
+        "LinearWgrad",
+        "FusedLinear",
+        "FusedLinearDgrad",
+        "FusedLinearWgrad",
+    ),
+    "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect"),
+    "norm": (
+        "BatchNorm",
+        "BatchNormGrad",
+        "BatchNormInference",
+        "FoldBatchNorm",
+        "FusedBatchNorm",
+        "FusedBatchNormGrad",
+        "FusedBatchNormInference",
+        "GroupNorm",
+        "GroupNormGrad",
+    ),
+    "pointwise_loss": ("PointwiseLoss", "PointwiseLossGrad", "OneHot"),
+    "pool": (
+        "MaxPool2d",
+        "MaxPool2dGrad",
+        "AvgPool2d",
+        "AvgPool2dGrad",
+        "AdaptiveMaxPool2d",
+        "AdaptiveMaxPool2dGrad",
+        "AdaptiveAvgPool2d",
+        "AdaptiveAvgPool2dGrad",
+    ),
+    "response_norm": (
+        "LocalResponseNorm",
+        "LocalResponseNormGrad",
+        "FusedLocalResponseNormGrad",
+        "ResponseNorm2d",
+        "ResponseNorm2dGrad",
+        "ContrastNorm2d",
+        "ContrastNorm2dGrad",
+    ),
+    "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
+    "softmax": ("Softmax", "SoftmaxGrad"),
+    "update": ("SGD", "AdamW"),
+    "velocity": ("VelocitySGD",),
+}
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -29,6 +109,15 @@ def dtypes(node: Node, specs: Specs) -> tuple[str, ...]:
 def same_order(a: Layout, b: Layout) -> bool:
     """Whether two layouts are the same order in memory (KRSC is NHWC by another name)."""
     return (a.order, a.view) == (b.order, b.view)
+
+
+def alike(groups: Sequence[Sequence[str]], specs: Specs) -> bool:
+    """Whether every tensor of every group is float32 and lies as the first group's does."""
+    return all(
+        specs[name].dtype == "float32" and same_order(specs[name].layout, specs[first].layout)
+        for group in groups
+        for name, first in zip(group, groups[0], strict=True)
+    )
 
 
 def rows_together(spec: TensorSpec) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cpu.launch import Argument, Tensor
-from convloom.backends.cpu.selectors.common import CHUNK, Builder, Specs, ceil_div, same_order
+from convloom.backends.cpu.selectors.common import CHUNK, Builder, Specs, ceil_div
+from convloom.backends.selecting import alike
 from convloom.ir import Node, Selection
 from convloom.ops import SGD, AdamW, GradientNorm
 
@@ -19,7 +20,7 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     inputs, outputs = node.inputs[op.first :], node.outputs
     groups = [inputs[i : i + count] for i in range(0, len(inputs), count or 1)]
     made = [outputs[i : i + count] for i in range(0, len(outputs), count or 1)]
-    if not groups or not _alike([*groups, *made], specs):
+    if not groups or not alike([*groups, *made], specs):
         return None
     sizes = [specs[name].size for name in groups[0]]
     arguments: tuple[Argument, ...] = (
@@ -49,15 +50,6 @@ def _norm(node: Node, specs: Specs) -> Selection | None:
     build.add("gradient_norm", {"COUNT": len(sizes), "CHUNK": CHUNK}, arguments, items)
     build.add("gradient_norm_root", {}, (partial, Tensor(node.outputs[0]), items), 1)
     return build.selection("gradient_norm")
-
-
-def _alike(groups: list[tuple[str, ...]], specs: Specs) -> bool:
-    """Whether every tensor of every group is float32 and lies as the first group's does."""
-    return all(
-        specs[name].dtype == "float32" and same_order(specs[name].layout, specs[first].layout)
-        for group in groups
-        for name, first in zip(group, groups[0], strict=True)
-    )
 
 
 def _items(sizes: list[int]) -> int:

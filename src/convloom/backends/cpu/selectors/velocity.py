@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cpu.launch import Argument, Tensor
-from convloom.backends.cpu.selectors.common import CHUNK, Builder, Specs, ceil_div, same_order
-from convloom.backends.selecting import rows_together
+from convloom.backends.cpu.selectors.common import CHUNK, Builder, Specs, ceil_div
+from convloom.backends.selecting import alike, rows_together
 from convloom.ir import Node, Selection
 from convloom.ops import VelocitySGD
 
@@ -16,13 +16,9 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     op = cast(VelocitySGD, node.op)
     names = (*node.inputs[1:], *node.outputs)
     groups = [names[i : i + op.count] for i in range(0, len(names), op.count or 1)]
-    alike = all(
-        specs[name].dtype == "float32" and same_order(specs[name].layout, specs[first].layout)
-        for group in groups
-        for name, first in zip(group, groups[0], strict=True)
-    )
     limits = dict(zip(node.outputs, op.limits, strict=False))
-    if not alike or not all(rows_together(specs[name]) for name in limits if limits[name]):
+    together = all(rows_together(specs[name]) for name, limit in limits.items() if limit)
+    if not together or not alike(groups, specs):
         return None
     sizes = [specs[name].size for name in groups[0]]
     arguments: tuple[Argument, ...] = (

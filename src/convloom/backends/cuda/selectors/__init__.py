@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from convloom.backends.cuda.device import LARGEST_SHARED
+from convloom.backends.selecting import OP_FAMILIES
 from convloom.ir import Node, Selection, TensorSpec
 from convloom.ops import Chain
 from convloom.ops.precision import FP32
@@ -25,84 +26,9 @@ Build = Callable[..., Selection | None]
 
 #: {module of this package: the ops it serves}.
 FAMILIES = {
-    "mapping": (
-        "Pad2d",
-        "Pad2dGrad",
-        "Resize2d",
-        "Resize2dGrad",
-        "Nailbed",
-        "NailbedGrad",
-        "Mirror",
-        "Blur",
-    ),
-    "local": ("Local2d", "Local2dDgrad", "Local2dWgrad"),
-    "bias": ("AddBias", "UnsharedBiasGrad"),
+    **OP_FAMILIES,
     "chain": ("ChainForward", "ChainEvaluate", "ChainGradient", "ChainUpdate"),
-    "conv2d": (
-        "Conv2d",
-        "Conv2dDgrad",
-        "Conv2dWgrad",
-        "FusedConv2d",
-        "FusedConv2dDgrad",
-        "FusedConv2dWgrad",
-        "PooledConv2dGrad",
-    ),
-    "dropout": ("Dropout", "DropoutGrad", "ChannelDropout", "ChannelDropoutGrad"),
-    "elementwise": (
-        "Activation",
-        "ActivationGrad",
-        "ReLU",
-        "ReLUGrad",
-        "Add",
-        "WeightedSum",
-        "FusedSum",
-        "Mul",
-    ),
-    "linear": (
-        "Linear",
-        "LinearDgrad",
-        "LinearWgrad",
-        "FusedLinear",
-        "FusedLinearDgrad",
-        "FusedLinearWgrad",
-    ),
-    "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect"),
-    "norm": (
-        "BatchNorm",
-        "BatchNormGrad",
-        "BatchNormInference",
-        "FoldBatchNorm",
-        "FusedBatchNorm",
-        "FusedBatchNormGrad",
-        "FusedBatchNormInference",
-        "GroupNorm",
-        "GroupNormGrad",
-    ),
-    "pointwise_loss": ("PointwiseLoss", "PointwiseLossGrad", "OneHot"),
-    "pool": (
-        "MaxPool2d",
-        "MaxPool2dGrad",
-        "AvgPool2d",
-        "AvgPool2dGrad",
-        "AdaptiveMaxPool2d",
-        "AdaptiveMaxPool2dGrad",
-        "AdaptiveAvgPool2d",
-        "AdaptiveAvgPool2dGrad",
-    ),
     "reduction": ("BiasGrad", "GradientNorm"),
-    "response_norm": (
-        "LocalResponseNorm",
-        "LocalResponseNormGrad",
-        "FusedLocalResponseNormGrad",
-        "ResponseNorm2d",
-        "ResponseNorm2dGrad",
-        "ContrastNorm2d",
-        "ContrastNorm2dGrad",
-    ),
-    "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
-    "softmax": ("Softmax", "SoftmaxGrad"),
-    "update": ("SGD", "AdamW"),
-    "velocity": ("VelocitySGD",),
 }
 
 

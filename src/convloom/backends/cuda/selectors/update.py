@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
-from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, ceil_div, same_order
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, ceil_div
+from convloom.backends.selecting import alike
 from convloom.ir import Node, Selection
 from convloom.ops import SGD, AdamW
 
@@ -17,7 +18,7 @@ def _each_parameter(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 parameters; gradients and states must lie as their parameter does."""
     op = cast(SGD | AdamW, node.op)
     groups = _groups(node)
-    if not _alike(groups, specs):
+    if not alike(groups, specs):
         return None
     build, source = Builder(specs), op.name.lower()
     for i in range(op.count):
@@ -33,7 +34,7 @@ def _eight_parameters(node: Node, specs: Specs) -> Selection | None:
     """As the naive rung, with one launch for every eight parameters."""
     op = cast(SGD | AdamW, node.op)
     groups = _groups(node)
-    if not _alike(groups, specs):
+    if not alike(groups, specs):
         return None
     build, source = Builder(specs), op.name.lower()
     for first in range(0, op.count, _AT_ONCE):
@@ -70,15 +71,6 @@ def _controls(node: Node) -> tuple[Argument, Argument]:
 def _constants(op: SGD | AdamW) -> dict[str, int]:
     constants = {"CLIP": int(op.clip)}
     return constants | {"NESTEROV": int(op.nesterov)} if isinstance(op, SGD) else constants
-
-
-def _alike(groups: list[tuple[str, ...]], specs: Specs) -> bool:
-    """Whether every tensor of every group is float32 and lies as the first group's does."""
-    return all(
-        specs[name].dtype == "float32" and same_order(specs[name].layout, specs[first].layout)
-        for group in groups
-        for name, first in zip(group, groups[0], strict=True)
-    )
 
 
 LADDER = {
