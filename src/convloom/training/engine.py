@@ -122,7 +122,8 @@ class Engine:
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
         self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
-        self._slots = HYPER if optimizer is None else optimizer.slots
+        slots = HYPER if optimizer is None else optimizer.slots
+        self._slots = {name: slot for slot, name in enumerate(slots)}
         #: What lies in memory already, in an order that every further plan must keep to.
         self._held: Mapping[str, TensorSpec] = {}
         #: The network for one image.
@@ -447,7 +448,7 @@ class Engine:
     def _slot(self, name: str) -> int:
         if name not in self._slots:
             raise KeyError(f"unknown hyper value {name!r}; known are {', '.join(self._slots)}")
-        return self._slots.index(name)
+        return self._slots[name]
 
     def _result(self, executable: Executable, n: int) -> StepResult:
         loss = float(executable.read("loss"))
