@@ -84,20 +84,7 @@ class Conv2d(Layer):
         )
 
     def extra_repr(self) -> str:
-        parts = [
-            f"{self.in_channels}, {self.out_channels}",
-            f"kernel_size={self.kernel_size}",
-            f"stride={self.stride}",
-        ]
-        if self.padding != (0, 0):
-            parts.append(f"padding={self.padding}")
-        if self.dilation != (1, 1):
-            parts.append(f"dilation={self.dilation}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
-        if self.bias is None:
-            parts.append("bias=False")
-        return ", ".join(parts)
+        return geometry_text(self)
 
 
 class ConvTranspose2d(Layer):
@@ -171,19 +158,29 @@ class ConvTranspose2d(Layer):
         )
 
     def extra_repr(self) -> str:
-        parts = [
-            f"{self.in_channels}, {self.out_channels}",
-            f"kernel_size={self.kernel_size}",
-            f"stride={self.stride}",
-        ]
-        if self.padding != (0, 0):
-            parts.append(f"padding={self.padding}")
-        if self.output_padding != (0, 0):
-            parts.append(f"output_padding={self.output_padding}")
-        if self.dilation != (1, 1):
-            parts.append(f"dilation={self.dilation}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
-        if self.bias is None:
-            parts.append("bias=False")
-        return ", ".join(parts)
+        return geometry_text(self, output_padding=self.output_padding)
+
+
+def geometry_text(layer: Any, *sizes: str, output_padding: tuple[int, int] = (0, 0)) -> str:
+    """What ``repr`` says of a layer with a convolution's geometry; defaults are left out.
+
+    Args:
+        sizes: what stands behind the kernel's size.
+    """
+    parts = [
+        f"{layer.in_channels}, {layer.out_channels}",
+        f"kernel_size={layer.kernel_size}",
+        *sizes,
+        f"stride={layer.stride}",
+    ]
+    if layer.padding != (0, 0):
+        parts.append(f"padding={layer.padding}")
+    if output_padding != (0, 0):
+        parts.append(f"output_padding={output_padding}")
+    if layer.dilation != (1, 1):
+        parts.append(f"dilation={layer.dilation}")
+    if layer.groups != 1:
+        parts.append(f"groups={layer.groups}")
+    if layer.bias is None:
+        parts.append("bias=False")
+    return ", ".join(parts)

@@ -8,6 +8,7 @@ from convloom.nn import functional
 from convloom.nn import init as initialisers
 from convloom.nn.arguments import check_groups, conv_geometry, no_placement, pair, whole
 from convloom.nn.layers.base import Layer, named
+from convloom.nn.layers.conv import geometry_text
 from convloom.nn.parameter import Parameter
 from convloom.nn.tensor import SymbolicTensor
 from convloom.ops.geometry import Window
@@ -78,21 +79,7 @@ class LocallyConnected2d(Layer):
         )
 
     def extra_repr(self) -> str:
-        parts = [
-            f"{self.in_channels}, {self.out_channels}",
-            f"kernel_size={self.kernel_size}",
-            f"input_size={self.input_size}",
-            f"stride={self.stride}",
-        ]
-        if self.padding != (0, 0):
-            parts.append(f"padding={self.padding}")
-        if self.dilation != (1, 1):
-            parts.append(f"dilation={self.dilation}")
-        if self.groups != 1:
-            parts.append(f"groups={self.groups}")
-        if self.bias is None:
-            parts.append("bias=False")
-        return ", ".join(parts)
+        return geometry_text(self, f"input_size={self.input_size}")
 
 
 class UnsharedBias(Layer):
