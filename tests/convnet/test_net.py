@@ -147,24 +147,23 @@ def test_connections_that_are_not_there_change_nothing() -> None:
         np.testing.assert_array_equal(value, before[name])
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_logistic_output_that_others_read_keeps_its_neuron(shared: bool) -> None:
-    """Before the neuron the cost is more exact, but only where nobody else reads the output."""
-    tail = TAIL.replace("softmax", "neuron\nneuron=logistic").replace("logreg", "crossent2")
-    tail = tail.replace("inputs=labels,probs", "inputs=labels,fc10").replace("[probs]", "[other]")
-    tail = tail.replace("outputs=10", "outputs=10\nneuron=logistic")
-    last = "\n[sum]\ntype=cost.sum2\ninputs=other\n"
-    text = DATA + CONV + POOL + tail
-    if shared:
-        made = network(text + last, 16)
-        found = cost_of(made["logprob"], made, rules(RULES + "[sum]\ncoeff=1\n", made))
-        assert found.with_neuron
-        return
-    start = text.index("[other]")
-    alone = text[:start] + text[text.index("[logprob]") :]
-    model = net(alone)
+def logistic(readers: str) -> str:
+    """The small network with a logistic output, its cost, and what else reads that output."""
+    tail = TAIL[: TAIL.index("[probs]")].replace("outputs=10", "outputs=10\nneuron=logistic")
+    cost = "\n[logprob]\ntype=cost.crossent2\ninputs=labels,fc10\ngpu=0\n"
+    return DATA + CONV + POOL + tail + readers + cost
+
+
+def test_a_logistic_output_is_compared_before_its_neuron() -> None:
+    model = net(logistic(""))
     assert not model.cost.with_neuron
-    assert [node.title for node in model.trace((3, 16, 16)).nodes][-1].startswith("fc10 (Linear")
+    assert model.trace((3, 16, 16)).nodes[-1].title.startswith("fc10 (Linear")
+
+
+def test_a_logistic_output_that_others_read_keeps_its_neuron() -> None:
+    made = network(logistic("\n[squares]\ntype=cost.sum2\ninputs=fc10\n"), 16)
+    found = cost_of(made["logprob"], made, rules(RULES + "[squares]\ncoeff=1\n", made))
+    assert found.with_neuron
 
 
 def test_several_costs_are_refused() -> None:

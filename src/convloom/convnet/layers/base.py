@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,7 +29,7 @@ class Extent:
         return cls(channels * side * side, channels, side)
 
 
-class Definition:
+class Definition(ABC):
     """What a section says about its layer, checked against what flows in.
 
     Class attributes:
@@ -39,9 +40,9 @@ class Definition:
     weighted: ClassVar[bool] = False
     inputs: ClassVar[tuple[int, int]] = (1, 1)
 
+    @abstractmethod
     def extent(self, inputs: tuple[Extent, ...]) -> Extent:
         """What the layer hands on."""
-        raise NotImplementedError
 
     def parameters(self, inputs: tuple[Extent, ...]) -> int | None:
         """Number of weights and biases; None where it depends on a class tree."""

@@ -14,11 +14,7 @@ from convloom.nn.tensor import SymbolicTensor
 
 
 class Piece(Layer):
-    """A layer of a network file, named by its section."""
-
-    def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:
-        """What the layer hands on, before its neuron."""
-        raise NotImplementedError
+    """A layer of a network file, named by its section; ``forward`` stops before its neuron."""
 
     def export(self) -> dict[str, np.ndarray]:
         """{``weights/0``: matrix, ``biases``: vector} in the layouts of 2012; most have none."""
