@@ -153,6 +153,16 @@ Threads = Annotated[
         help="CPU threads; the results are the same bits for any number.",
     ),
 ]
+Epochs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", show_default=f"{RECIPE}, else 5", help="Passes over the training images."
+    ),
+]
+Optimizer = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", show_default=f"{RECIPE}, else sgd", help="sgd or adamw."),
+]
 BatchSize = Annotated[
     int | None,
     typer.Option(

@@ -11,7 +11,7 @@ import typer
 
 from convloom.cli import options
 from convloom.cli.errors import INTERRUPTED, SUCCESS, UsageError, as_usage
-from convloom.cli.options import RECIPE, examples
+from convloom.cli.options import examples
 from convloom.cli.terminal import Output, duration, percent, say, table
 
 if TYPE_CHECKING:
@@ -61,17 +61,9 @@ def sweep(
     ] = 1,
     data: options.Data = None,
     data_dir: options.DataDir = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default=f"{RECIPE}, else 5", help="Passes over the training images."
-        ),
-    ] = None,
+    epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", show_default=f"{RECIPE}, else sgd", help="sgd or adamw."),
-    ] = None,
+    optimizer: options.Optimizer = None,
     seed: Annotated[
         int | None,
         typer.Option(metavar="N", show_default="0", help="The first member's seed."),

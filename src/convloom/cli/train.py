@@ -59,17 +59,9 @@ def train(
     ] = None,
     data: options.Data = None,
     data_dir: options.DataDir = None,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", show_default=f"{RECIPE}, else 5", help="Passes over the training images."
-        ),
-    ] = None,
+    epochs: options.Epochs = None,
     batch_size: options.BatchSize = None,
-    optimizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", show_default=f"{RECIPE}, else sgd", help="sgd or adamw."),
-    ] = None,
+    optimizer: options.Optimizer = None,
     lr: Annotated[
         float | None,
         typer.Option(
