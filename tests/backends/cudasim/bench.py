@@ -40,9 +40,10 @@ class Bench:
     """Arrays in one arena, each a page apart from the next, and launches on them."""
 
     mode: str
+    own: Workshop | None = None
 
     def __post_init__(self) -> None:
-        self.workshop = workshop_of(self.mode)
+        self.workshop = self.own or workshop_of(self.mode)
         self.maker = ArenaMaker(self.workshop.machine)
         self.arena = self.maker.allocate(1 << 20)
         self._end = 0

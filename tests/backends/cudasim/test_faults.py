@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from convloom.backends.cache import ObjectCache
+from convloom.backends.cudasim.build import Workshop, shared_workshop
 from convloom.backends.cudasim.machine import Settings
+from convloom.backends.cudasim.modes import MODES as SIMULATOR_MODES
 from tests.backends.cudasim.bench import KERNELS, NEEDS_GCC, Bench, kernel, workshop_of
 
 pytestmark = NEEDS_GCC
@@ -137,6 +142,23 @@ def found(mode: str, fault: str) -> str:
     if np.isnan(outputs).any():
         return NAN
     return "" if all(np.array_equal(o, outputs[0]) for o in outputs) else ORDER
+
+
+@pytest.mark.parametrize("case", ["BEYOND", "OVERFLOW"])
+def test_a_library_from_another_folder_names_files_alike(tmp_path: Path, case: str) -> None:
+    """Installations share a cache: who compiled first does not show in the other's messages."""
+    shared = shared_workshop(SIMULATOR_MODES["asan"])
+    said = []
+    for place in ("first", "second"):
+        shutil.copytree(KERNELS, tmp_path / place)
+        cache = ObjectCache(tmp_path / "cache", "cuda-sim")
+        own = Workshop(shared.compiler, cache, shared.mode, tmp_path / place)
+        bench = Bench("asan", own)
+        x, y = (bench.array(np.ones(64, np.float32)) for _ in range(2))
+        error = bench.launch(kernel("faults/memory", CASE=cases("memory")[case]), x, y, 1)
+        said.append(error.split(" (full report")[0])
+    assert "at faults/memory.cu:" in said[0]
+    assert said[1] == said[0]
 
 
 @pytest.mark.parametrize("mode", MODES)

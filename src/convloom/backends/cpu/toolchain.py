@@ -54,8 +54,10 @@ class Compiler:
         """As messages show it: ``g++``."""
         return "zig c++" if "ziglang" in self.command else Path(self.command[0]).name
 
-    def build(self, source: Path, output: Path, include: Path) -> subprocess.CompletedProcess[str]:
-        """Compile ``source``; the caller looks at the exit status and the messages.
+    def build(
+        self, source: Path, output: Path, include: Path, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Compile ``source``, in ``folder``; the caller looks at the exit status and the messages.
 
         The compiler has a process group of its own: Ctrl-C is for us to answer, and must not make
         a kernel look as if it could not be compiled.
@@ -68,6 +70,7 @@ class Compiler:
             text=True,
             errors="replace",
             env=environment,
+            cwd=folder,
             process_group=0,
         )
 
@@ -105,7 +108,7 @@ def _wished_compiler(wished: str) -> Compiler:
         raise CompilerError(
             f"CXX={wished} is not a compiler that runs here; correct CXX or unset it"
         )
-    command = (found, *command[1:])
+    command = (os.path.abspath(found), *command[1:])  # it also runs in other folders
     return Compiler(command, identity, _flags(command))
 
 

@@ -202,8 +202,7 @@ class Workshop:
         source.write_text(unit.text, encoding="utf-8")
         spaced = "-fsanitize=address" in " ".join(self.mode.compile)
         middle = source.with_suffix(".s" if spaced else ".o")
-        include = () if self.sources == SOURCES else (f"-I{self.sources}",)
-        flags = (*_FLAGS, *self._own_flags(), *self._prefixes(), *include, *self.mode.compile)
+        flags = (*_FLAGS, *self._own_flags(), *self._places(), *self.mode.compile)
         self._run((*flags, "-S" if spaced else "-c"), source, middle, unit.title, unit.text)
         if spaced:
             middle.write_text(with_gaps(middle.read_text("utf-8")), "utf-8")
@@ -216,7 +215,8 @@ class Workshop:
     def _run(
         self, flags: Sequence[str], source: Path, output: Path, title: str, text: str = ""
     ) -> None:
-        done = replace(self.compiler, flags=tuple(flags)).build(source, output, SOURCES)
+        compiler = replace(self.compiler, flags=tuple(flags))
+        done = compiler.build(source, output, SOURCES, folder=self.sources)
         if done.returncode != 0 or not output.exists():
             messages = done.stdout + done.stderr
             told = refusal(self.compiler.command, title, text, messages)
@@ -235,11 +235,16 @@ class Workshop:
             self._folder = tempfile.TemporaryDirectory(prefix="convloom-sim-")
         return Path(self._folder.name)
 
-    def _prefixes(self) -> tuple[str, ...]:
-        """Messages name kernel files as ``conv2d_fprop/naive.cu``, wherever they are installed."""
-        return tuple(
-            f"-fmacro-prefix-map={root}/=" for root in dict.fromkeys((SOURCES, self.sources))
-        )
+    def _places(self) -> tuple[str, ...]:
+        """Where kernel files are, and how they are named: alike wherever they are installed.
+
+        Libraries are shared by all that use this cache, other installations among them. Messages
+        therefore name ``conv2d_fprop/naive.cu``. UBSan names a file by the path that found it,
+        which no flag maps; so the compiler runs in the folder, and looks for files there.
+        """
+        roots = dict.fromkeys((self.sources, SOURCES))
+        mapped = (f"-ffile-prefix-map={root}{end}" for root in roots for end in ("/=", "=."))
+        return ("-I.", *mapped, "-ffile-prefix-map=./=")
 
     def _own_flags(self) -> tuple[str, ...]:
         """What this compiler needs besides."""
