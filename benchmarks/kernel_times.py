@@ -32,7 +32,7 @@ from convloom.backends.cuda.selectors import RUNGS
 from convloom.inspection.environment import environment
 from convloom.inspection.peaks import Peaks, measured
 from convloom.inspection.workload import Workload, make_workload
-from convloom.ir import Graph, Step
+from convloom.ir import Graph, Plan, Step
 from convloom.nn import models
 from convloom.optim import SGD
 
@@ -70,7 +70,20 @@ def main() -> int:
 def _measured(
     options: argparse.Namespace, backend: CudaBackend, kernels: str, batch: int, peaks: Peaks
 ) -> list[dict[str, Any]]:
-    workload = _workload(options.network, batch)
+    workload = make_work(options.network, batch)
+    owners = _owners(workload.graph)
+    plan, rows = measured_steps(workload, backend, kernels, peaks, options.rounds)
+    parts = [_part(step, owners) for step in plan.steps]
+    return [
+        {"kernels": kernels, "batch": batch, "part": part, **row}
+        for part, row in zip(parts, rows, strict=True)
+    ]
+
+
+def measured_steps(
+    workload: Workload, backend: CudaBackend, kernels: str, peaks: Peaks, rounds: int
+) -> tuple[Plan, list[dict[str, Any]]]:
+    """A workload's plan, and for each of its steps what it is, what it took, and what limits it."""
     plan = workload.plan(backend, kernels)
     executable, _ = workload.bind(backend, plan)
     assert isinstance(executable, CudaExecutable)
@@ -78,24 +91,21 @@ def _measured(
     executable.write("input", images)
     executable.write("target", labels)
     executable.run()
-    owners = _owners(workload.graph)
-    return [
+    return plan, [
         {
-            "kernels": kernels,
-            "batch": batch,
-            "part": _part(step, owners),
             "op": step.node.op.name,
             "layer": step.node.layer,
             "rung": step.selection.rung,
             "sources": [phase.kernel.source for phase in launch_of(step).phases],
-            "us": 1e6 * _alone(executable, at, options.rounds),
+            "us": 1e6 * _alone(executable, at, rounds),
             "limit_us": 1e6 * peaks.seconds(step.flops, step.nbytes),
         }
         for at, step in enumerate(plan.steps)
     ]
 
 
-def _workload(network: str, batch: int) -> Workload:
+def make_work(network: str, batch: int) -> Workload:
+    """The training step of a network of the zoo, by plain SGD with momentum."""
     shape, classes = ZOO_SHAPES[network]
     channels, height, width = shape
     model = models.build(

@@ -1,10 +1,11 @@
 #!/bin/bash
 # All results of docs/kernels.md that need a GPU, into a folder; about four minutes on an H200.
 #
-#     bash benchmarks/measure_gpu.sh FOLDER                 # everything
+#     bash benchmarks/measure_gpu.sh FOLDER                 # everything but zoo
 #     bash benchmarks/measure_gpu.sh FOLDER ladder train    # some parts
 #
-# Parts: ladder times pytorch agreement sanitizer train. MNIST is looked for as always
+# Parts: ladder times pytorch agreement sanitizer train, and zoo: large networks beside PyTorch, as
+# a whole and by layer. MNIST is looked for as always
 # ($CONVLOOM_DATA); pytorch and agreement need a PyTorch that is built for CUDA, sanitizer needs
 # compute-sanitizer. A part that fails is told, and the others still run. Then, anywhere,
 # `python benchmarks/kernels_doc.py --take FOLDER` keeps the results and rewrites the tables.
@@ -37,6 +38,16 @@ pytorch() {
 agreement() { $python -W ignore "$here/agreement.py" --seeds 0,1,2 --out "$folder"; }
 
 sanitizer() { $python "$here/sanitize.py" --warm --out "$folder/sanitizer.txt" > /dev/null; }
+
+zoo() {
+    for network in alexnet resnet18 mobilenet-v1-small; do
+        $convloom bench pytorch $network --device cuda --batch-size 128 --seconds 0.5 \
+            --skip DataLoader,graph,plain,stream,resident --json \
+            > "$folder/pytorch-$network-128.json" || return
+    done
+    $python "$here/layers_vs_pytorch.py" --network alexnet,resnet18,mobilenet-v1-small \
+        --out "$folder/layers-128.json"
+}
 
 train() {
     local run
