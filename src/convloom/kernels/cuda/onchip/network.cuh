@@ -1,0 +1,235 @@
+// A whole network on chip: what a block does with the images that it carries one after the other.
+// onchip/step.cu says what of it goes where.
+#pragma once
+
+#include "onchip/image.cuh"
+#include "onchip/kit.cuh"
+#include "onchip/loss.cuh"
+
+// The arguments of a launch.
+struct Given {
+    const f32* x;
+    const i64* target;
+    const u64* counter;
+    const f32* dloss;
+    const f32* parameter[12];
+    const Bytes* packed;
+    f32* slab;
+    Bytes* kept;
+    f32* losses;
+    i32* ranks;
+    f32* logits;
+    f32 smoothing;
+    i64 n;
+    Feeding feeding;
+};
+
+// What a block works with.
+template <class P>
+struct Work {
+    const f32* const (&parameter)[12];
+    const Bytes* packed;
+    const u64* counter;
+    Bytes* kept;
+    i64 n;
+    Bytes* shared;
+
+    __device__ __forceinline__ Work(const Given& given, const u64* counter, Bytes* shared)
+        : parameter(given.parameter),
+          packed(given.packed),
+          counter(counter),
+          kept(given.kept),
+          n(given.n),
+          shared(shared) {}
+
+    template <class Stage>
+    __device__ __forceinline__ const f32* bias() const {
+        return Stage::BIAS ? parameter[Stage::WEIGHT + 1] : nullptr;
+    }
+    // Where the features of a layer are kept, for all images; its gradients are behind.
+    template <class Linear>
+    __device__ __forceinline__ Bytes* features() const {
+        return P::MODE == 2 ? kept + Kit<P>::ELEMENT * n * Linear::BEFORE : nullptr;
+    }
+    // The weights of a layer: packed, or as they are.
+    template <class Linear>
+    __device__ __forceinline__ const Bytes* matrix() const {
+        return Kit<P>::EXACT ? reinterpret_cast<const Bytes*>(parameter[Linear::WEIGHT]) : packed;
+    }
+};
+
+// The convolutions from the I-th on.
+template <class P, int I>
+struct Convs {
+    static constexpr bool THERE = I < P::CONVS;
+    typename Kit<P>::template Wgrad<THERE ? I : 0> gradient;
+    Convs<P, THERE ? I + 1 : -1> rest;
+    using Conv = ConvStage<P, THERE ? I : 0>;
+
+    __device__ __forceinline__ void begin() {
+        if constexpr (THERE && P::MODE == 2) {
+            gradient.begin();
+            rest.begin();
+        }
+    }
+    __device__ __forceinline__ static void forward(const Work<P>& work, int buffer) {
+        if constexpr (THERE) {
+            Kit<P>::template Forward<I>::run(work.shared, work.template bias<Conv>(), buffer);
+            if constexpr (I + 1 == P::CONVS) cp_async_wait_all();  // for the matrices
+            __syncthreads();
+            Convs<P, I + 1>::forward(work, buffer);
+        }
+    }
+    __device__ __forceinline__ void backward(const Work<P>& work, int buffer) {
+        if constexpr (THERE) {
+            rest.backward(work, buffer);
+            if constexpr (I == 0) {
+                gradient.add(work.shared, buffer);
+            } else if constexpr (Conv::IN_PLACE) {
+                gradient.add(work.shared, buffer);
+                __syncthreads();  // the input's gradient will lie where the input was
+                Kit<P>::template Dgrad<I>::run(work.shared);
+                __syncthreads();
+            } else {
+                // Half of the warps begin with one gradient, half with the other.
+#pragma unroll 1
+                for (int turn = 0; turn < 2; ++turn) {
+                    if ((threadIdx.x / 32 + turn) % 2 == 0)
+                        gradient.add(work.shared, buffer);
+                    else
+                        Kit<P>::template Dgrad<I>::run(work.shared);
+                }
+                __syncthreads();
+            }
+        }
+    }
+    __device__ __forceinline__ void finish(const Work<P>& work, f32* slab) const {
+        if constexpr (THERE) {
+            gradient.finish(&at<f32>(work.shared), slab);
+            rest.finish(work, slab + Kit<P>::template Wgrad<I>::SIZE);
+        }
+    }
+};
+template <class P>
+struct Convs<P, -1> {};
+
+// The fully connected layers from the J-th on.
+template <class P, int J>
+struct Linears {
+    static constexpr bool THERE = J < P::LINEARS;
+    using Linear = LinearStage<P, THERE ? J : 0>;
+    using Layer = typename Kit<P>::template Layer<THERE ? J : 0>;
+
+    __device__ __forceinline__ static void forward(const Work<P>& work, i64 first) {
+        if constexpr (THERE) {
+            Layer::forward(work.shared, work.template matrix<Linear>(),
+                           work.template features<Linear>(), first, work.n);
+            __syncthreads();
+            if constexpr (!Linear::LAST) {
+                Layer::hand_on(work.shared, work.template bias<Linear>(), work.counter, first);
+                __syncthreads();
+                Linears<P, J + 1>::forward(work, first);
+            }
+        }
+    }
+    __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
+        if constexpr (THERE) {
+            Linears<P, J + 1>::backward(work, first);
+            Layer::keep(
+                work.shared,
+                work.template features<Linear>() + Kit<P>::ELEMENT * work.n * Linear::WIDTH,
+                first, work.n);
+            if constexpr (J > 0 || P::CONVS > 0) {
+                Layer::backward(work.shared, work.template matrix<Linear>(), work.counter, first);
+                __syncthreads();
+            }
+        }
+    }
+};
+
+// Ask for the packed weights between two places, as one group of copies.
+template <class P>
+__device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed, int from, int to) {
+    for (int i = from + 16 * int(threadIdx.x); i < to; i += 16 * int(P::THREADS))
+        cp_async_16(shared + i, packed + i);
+    cp_async_commit();
+}
+
+// Seed and number of a fed step, and its row for the kernel behind this one, which one block leaves
+// there. Every thread may read them after the next barrier.
+__device__ __forceinline__ const u64* fed_counter(const u64* counter, u64* clock, bool leaves) {
+    __shared__ u64 now[2];
+    if (threadIdx.x == 0) {
+        now[0] = counter == nullptr ? 0 : counter[0];
+        now[1] = clock[1] + clock[0];
+        if (leaves) clock[2] = clock[0];
+    }
+    return now;
+}
+
+// The first images of a block's turns, where each block of a launch has its own sums: every
+// gridDim-th turn of the batch.
+template <class P>
+struct EveryTurn {
+    i64 first, stride, n;
+
+    __device__ __forceinline__ explicit EveryTurn(i64 n)
+        : first(i64(blockIdx.x) * int(P::IMAGES)), stride(i64(gridDim.x) * int(P::IMAGES)), n(n) {}
+    __device__ __forceinline__ i64 now() const { return first; }
+    __device__ __forceinline__ i64 next() const { return first + stride; }
+    __device__ __forceinline__ i64 after_next() const { return first + 2 * stride; }
+    __device__ __forceinline__ bool there() const { return first < n; }
+    __device__ __forceinline__ bool more() const { return first + stride < n; }
+    __device__ __forceinline__ void go() { first += stride; }
+};
+
+// Carry the images of all turns; `leaves`: whether this is the block that leaves the fed step's row.
+template <class P, class Turns>
+__device__ __forceinline__ void carry(const Given& given, Turns turn, bool leaves, Bytes* shared) {
+    const i64 n = given.n;
+    const Source<P> source(given.x, given.target, given.feeding);
+    load_weights<P>(shared, given.packed, 0, int(P::MATRICES_AT));
+    load_weights<P>(shared, given.packed, int(P::MATRICES_AT), int(P::SUMS_AT));
+    Samples<P> now, next;
+    now.ask(source, turn.now(), n);
+    next.ask(source, turn.next(), n);
+    const u64* counter = given.counter;
+    if constexpr (P::FED != 0) counter = fed_counter(counter, given.feeding.clock, leaves);
+    const Work<P> work(given, counter, shared);
+    const f32 scale = P::MODE == 2 ? *given.dloss / f32(n) : 0.0f;
+    const typename Loss<P>::Batch batch{source,       scale,        given.smoothing, given.logits,
+                                        given.losses, given.ranks, n};
+    using Last = LinearStage<P, int(P::LINEARS) - 1>;
+    Incoming<P> incoming;
+    incoming.ask(source, now);
+    for (int i = threadIdx.x; i < int(P::IMAGES) * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
+        at<uint4>(shared + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
+    Convs<P, 0> convs;
+    convs.begin();
+    __syncthreads();
+    int buffer = 0;
+    incoming.put(source, shared, buffer);
+    for (; turn.there(); turn.go()) {
+        cp_async_wait<1>();
+        __syncthreads();
+        const bool more = turn.more();
+        const i64 label = batch.label(now);
+        if (more) incoming.ask(source, next);
+        now = next;
+        next.ask(source, turn.after_next(), n);
+        Convs<P, 0>::forward(work, buffer);
+        if constexpr (P::CONVS == 0) cp_async_wait_all();
+        if constexpr (P::CONVS == 0) __syncthreads();
+        Linears<P, 0>::forward(work, turn.now());
+        Loss<P>::run(shared, work.template bias<Last>(), batch, turn.now(), label);
+        if constexpr (P::MODE == 2) {
+            __syncthreads();
+            Linears<P, 0>::backward(work, turn.now());
+            convs.backward(work, buffer);
+        }
+        if constexpr (P::CONVS == 0) __syncthreads();  // its input has but one buffer
+        if (more) incoming.put(source, shared, buffer ^= 1);
+    }
+    if constexpr (P::MODE == 2 && P::CONVS > 0)
+        convs.finish(work, given.slab + i64(blockIdx.x) * P::SLAB);
+}

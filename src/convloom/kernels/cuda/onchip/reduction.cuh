@@ -1,0 +1,377 @@
+// The tasks of the blocks of onchip/reduce.cu, which says what they are.
+#pragma once
+
+#include "device/reduce.cuh"
+#include "device/update.cuh"
+#include "onchip/kit.cuh"
+
+// A parameter's tensors and rates.
+struct Parameter {
+    f32 *value, *gradient, *first, *second;
+    f32 rate, decay;
+};
+
+// What a block works with.
+template <class P>
+struct Reduction {
+    const f32* slab;
+    const Bytes* kept;
+    const f64* hyper;
+    i64 slabs, n;
+    Parameter parameter[12];
+    Bytes* packed;
+    Bytes* shared;
+
+    // Element `index` of parameter NUMBER has this gradient; returns its new value.
+    template <int NUMBER>
+    __device__ __forceinline__ f32 settle(int index, f32 gradient) const {
+        const Parameter& one = parameter[NUMBER];
+        one.gradient[index] = gradient;
+        if constexpr (P::RULE == 1) {
+            const SgdRule<P> rule(hyper, nullptr, one.rate, one.decay);
+            f32 value = one.value[index], velocity = one.first[index];
+            rule.update(value, gradient, velocity);
+            one.value[index] = value;
+            one.first[index] = velocity;
+            return value;
+        } else if constexpr (P::RULE == 2) {
+            const AdamwRule<P> rule(hyper, nullptr, one.rate, one.decay);
+            f32 value = one.value[index], first = one.first[index], second = one.second[index];
+            rule.update(value, gradient, first, second);
+            one.value[index] = value;
+            one.first[index] = first;
+            one.second[index] = second;
+            return value;
+        }
+        return 0.0f;
+    }
+};
+
+static constexpr int WARPS = 8, FEATURES = 32, ELEMENTS = 32;
+
+// Convolutions from the I-th on; `block` counts from the first block of this one.
+template <class P, int I>
+__device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& block, i64 before) {
+    if constexpr (I < P::CONVS) {
+        using Gradient = typename Kit<P>::template Wgrad<I>;
+        using Conv = ConvStage<P, I>;
+        constexpr i64 BLOCKS = (Gradient::SIZE + ELEMENTS - 1) / ELEMENTS;
+        if (block >= 0 && block < BLOCKS) {
+            f32* sums = &at<f32>(work.shared);
+            const int i = int(block) * ELEMENTS + threadIdx.x % 32, group = threadIdx.x / 32;
+            f32 sum = 0.0f;
+            if (i < Gradient::SIZE) {
+#pragma unroll 4
+                for (i64 s = group; s < work.slabs; s += WARPS)
+                    sum += work.slab[s * P::SLAB + before + i];
+            }
+            sums[threadIdx.x] = sum;
+            __syncthreads();
+            if (group == 0 && i < Gradient::SIZE) {
+#pragma unroll
+                for (int g = 1; g < WARPS; ++g) sum += sums[g * 32 + threadIdx.x];
+                const typename Gradient::Place place = Gradient::place(i);
+                if (place.index >= 0 && !place.bias) {
+                    const f32 value = work.template settle<Conv::WEIGHT>(place.index, sum);
+                    if constexpr (P::RULE != 0)
+                        Kit<P>::template Weights<I>::renew(work.packed, place.k, place.c,
+                                                           place.r, place.s, value);
+                }
+                if constexpr (Conv::BIAS) {
+                    if (place.index >= 0 && place.bias)
+                        work.template settle<Conv::WEIGHT + 1>(place.index, sum);
+                }
+            }
+        }
+        block -= BLOCKS;
+        reduce_convs<P, I + 1>(work, block, before + Gradient::SIZE);
+    }
+}
+
+template <class P, int J>
+struct LinearWgrad {
+    using Linear = LinearStage<P, J>;
+    static constexpr int WIDTH = Linear::WIDTH, OUT = Linear::OUT, O = Linear::O;
+    static constexpr int MT = OUT / 16 < 4 ? OUT / 16 : 4, NT = FEATURES / 8, STAGES = 4;
+    static constexpr int O_GROUPS = (OUT / 16 + MT - 1) / MT;
+    static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
+    // Rows of 16 images: their features, their gradients; the 16 bytes between keep banks apart.
+    static constexpr int X_ROW = FEATURES * 2 + 16, DY_ROW = MT * 32 + 16;
+    static constexpr int STAGE = 16 * (X_ROW + DY_ROW);
+    static constexpr int TILE = MT * 16 * FEATURES, SUMS = TILE + MT * 16;
+
+    __device__ static void run(const Reduction<P>& work, int block) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int feature = block / O_GROUPS * FEATURES, out = block % O_GROUPS * MT * 16;
+        const i64 chunks = (work.n + 15) / 16;
+        Bytes* own = work.shared + warp * STAGES * STAGE;
+        Tiles<MT, NT> sum;
+        f32 ones_sum[MT][4];
+        clear(sum);
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) ones_sum[m][i] = 0.0f;
+        for (int stage = 0; stage < STAGES - 1; ++stage)
+            ask(work, own, warp + i64(stage) * WARPS, stage, feature, out, lane);
+        int stage = 0;
+        for (i64 chunk = warp; chunk < chunks; chunk += WARPS) {
+            ask(work, own, chunk + i64(STAGES - 1) * WARPS, (stage + STAGES - 1) % STAGES, feature,
+                out, lane);
+            cp_async_wait<STAGES - 1>();
+            __syncwarp();
+            const Bytes* x = own + stage * STAGE;
+            multiply(sum, ones_sum, x, x + 16 * X_ROW, feature == 0, lane);
+            __syncwarp();
+            stage = (stage + 1) % STAGES;
+        }
+        cp_async_wait_all();
+        __syncthreads();
+        store(sum, ones_sum, &at<f32>(work.shared) + warp * SUMS, lane);
+        __syncthreads();
+        settle(work, feature, out);
+    }
+
+    // Ask for the rows of a chunk of images; rows that are not there are zeros.
+    __device__ __forceinline__ static void ask(const Reduction<P>& work, Bytes* own, i64 chunk,
+                                               int stage, int feature, int out, int lane) {
+        const Bf16* features = &at<Bf16>(work.kept) + work.n * Linear::BEFORE;
+        const Bf16* gradients = features + work.n * WIDTH;
+        Bytes* place = own + stage * STAGE;
+        if (chunk * 16 < work.n) {
+#pragma unroll
+            for (int i = lane; i < 16 * FEATURES / 8; i += 32) {
+                const int row = i / (FEATURES / 8), part = i % (FEATURES / 8);
+                const i64 image = chunk * 16 + row;
+                const bool there = image < work.n && feature + part * 8 < WIDTH;
+                cp_async_16_zfill(place + row * X_ROW + 16 * part,
+                                  there ? features + image * WIDTH + feature + part * 8 : features,
+                                  there);
+            }
+#pragma unroll
+            for (int i = lane; i < 16 * MT * 2; i += 32) {
+                const int row = i / (MT * 2), part = i % (MT * 2);
+                const i64 image = chunk * 16 + row;
+                const bool there = image < work.n && out + part * 8 < OUT;
+                cp_async_16_zfill(place + 16 * X_ROW + row * DY_ROW + 16 * part,
+                                  there ? gradients + image * OUT + out + part * 8 : gradients,
+                                  there);
+            }
+        }
+        cp_async_commit();
+    }
+
+    __device__ __forceinline__ static void multiply(Tiles<MT, NT>& sum, f32 (&ones_sum)[MT][4],
+                                                    const Bytes* x, const Bytes* dy, bool biased,
+                                                    int lane) {
+        u32 b[NT][2];
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            u32 four[4];
+            ldmatrix_x4_trans(four, x + (lane / 8 % 2 * 8 + lane % 8) * X_ROW +
+                                        16 * (n + lane / 16));
+            b[n][0] = four[0], b[n][1] = four[1], b[n + 1][0] = four[2], b[n + 1][1] = four[3];
+        }
+        const u32 ones[2] = {0x3f803f80u, 0x3f803f80u};
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            u32 a[4];
+            ldmatrix_x4_trans(a, dy + (lane / 16 * 8 + lane % 8) * DY_ROW + 32 * m +
+                                     16 * (lane / 8 % 2));
+#pragma unroll
+            for (int n = 0; n < NT; ++n) mma_m16n8k16_bf16(sum[m][n], a, b[n], sum[m][n]);
+            if (Linear::BIAS && biased) mma_m16n8k16_bf16(ones_sum[m], a, ones, ones_sum[m]);
+        }
+    }
+
+    __device__ __forceinline__ static void store(const Tiles<MT, NT>& sum,
+                                                 const f32 (&ones_sum)[MT][4], f32* sums,
+                                                 int lane) {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int row = m * 16 + half * 8 + lane / 4;
+#pragma unroll
+                for (int n = 0; n < NT; ++n)
+                    *reinterpret_cast<float2*>(sums + row * FEATURES + n * 8 + lane % 4 * 2) =
+                        make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
+                if (lane % 4 == 0) sums[TILE + row] = ones_sum[m][2 * half];
+            }
+    }
+
+    __device__ __forceinline__ static void settle(const Reduction<P>& work, int feature, int out) {
+        const f32* sums = &at<f32>(work.shared);
+        for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
+            const bool bias = i >= TILE;
+            const int output = out + (bias ? i - TILE : i / FEATURES);
+            if (output >= O || (bias && (!Linear::BIAS || feature != 0))) continue;
+            f32 total = 0.0f;
+#pragma unroll
+            for (int warp = 0; warp < WARPS; ++warp) total += sums[warp * SUMS + i];
+            if (bias) {
+                if constexpr (Linear::BIAS)
+                    work.template settle<Linear::WEIGHT + 1>(output, total);
+            } else {
+                const int column = Linear::column(feature + i % FEATURES);
+                if (column < 0) continue;
+                const f32 value =
+                    work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
+                if constexpr (P::RULE != 0)
+                    LinearWeights<P, J>::renew(work.packed, feature + i % FEATURES, output, value);
+            }
+        }
+    }
+};
+
+// The same in float32: a thread takes a feature and ROWS outputs; warps share the images, whose
+// features they ask for one round ahead.
+template <class P, int J>
+struct ExactLinearWgrad {
+    using Linear = LinearStage<P, J>;
+    static constexpr int WIDTH = Linear::WIDTH, OUT = Linear::OUT, O = Linear::O, ROWS = 16;
+    static constexpr int O_GROUPS = OUT / ROWS, SUMS = (ROWS + 1) * FEATURES;
+    static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
+
+    // Ask for a feature of the images from `first` on.
+    __device__ __forceinline__ static void ask(f32 (&value)[128 / WARPS], const f32* own, i64 first,
+                                               i64 n) {
+#pragma unroll
+        for (int e = 0; e < 128 / WARPS; ++e)
+            value[e] = first + e < n ? own[(first + e) * WIDTH] : 0.0f;
+    }
+
+    // Images that a block takes at a time, and each warp of them.
+    static constexpr int IMAGES = 128, OWN = IMAGES / WARPS;
+
+    __device__ static void run(const Reduction<P>& work, int block) {
+        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+        const int begin = block / O_GROUPS * FEATURES, out = block % O_GROUPS * ROWS;
+        const f32* x = &at<f32>(work.kept) + work.n * Linear::BEFORE;
+        const f32* dy = x + work.n * WIDTH + out;
+        const f32* own = x + (begin + lane < WIDTH ? begin + lane : 0);
+        f32* staged = &at<f32>(work.shared);
+        f32 sum[ROWS], bias = 0.0f, value[OWN];
+#pragma unroll
+        for (int o = 0; o < ROWS; ++o) sum[o] = 0.0f;
+        ask(value, own, warp * OWN, work.n);
+        for (i64 first = 0; first < work.n; first += IMAGES) {
+            __syncthreads();
+            for (int i = threadIdx.x; i < IMAGES * ROWS; i += WARPS * 32)
+                staged[i] = first + i / ROWS < work.n
+                                ? dy[(first + i / ROWS) * OUT + i % ROWS]
+                                : 0.0f;
+            __syncthreads();
+            f32 now[OWN];
+#pragma unroll
+            for (int e = 0; e < OWN; ++e) now[e] = value[e];
+            ask(value, own, first + IMAGES + warp * OWN, work.n);
+#pragma unroll
+            for (int e = 0; e < OWN; ++e) {
+                const f32* row = staged + (warp * OWN + e) * ROWS;
+                f32 gradient[ROWS];
+                load_row<ROWS, 4>(gradient, row);
+                if (Linear::BIAS && begin == 0) bias += row[lane % ROWS];
+#pragma unroll
+                for (int o = 0; o < ROWS; ++o) sum[o] = fmaf(gradient[o], now[e], sum[o]);
+            }
+        }
+        __syncthreads();
+        f32* sums = &at<f32>(work.shared);
+#pragma unroll
+        for (int o = 0; o < ROWS; ++o) sums[warp * SUMS + o * FEATURES + lane] = sum[o];
+        sums[warp * SUMS + ROWS * FEATURES + lane] = bias;
+        __syncthreads();
+        for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
+            const bool of_bias = i >= ROWS * FEATURES;
+            const int column = begin + i % FEATURES;
+            const int output = out + (of_bias ? i % FEATURES : i / FEATURES);
+            if (output >= O || (of_bias ? begin != 0 || i % FEATURES >= ROWS : column >= Linear::I))
+                continue;
+            f32 total = 0.0f;
+#pragma unroll
+            for (int part = 0; part < WARPS; ++part) total += sums[part * SUMS + i];
+            if (!of_bias)
+                work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
+            else if constexpr (Linear::BIAS)
+                work.template settle<Linear::WEIGHT + 1>(output, total);
+        }
+    }
+};
+
+template <class P, int J>
+__device__ __forceinline__ void reduce_linears(const Reduction<P>& work, i64& block) {
+    if constexpr (J < P::LINEARS) {
+        using Gradient =
+            typename Pick<P::EXACT != 0, ExactLinearWgrad<P, J>, LinearWgrad<P, J>>::Type;
+        if (block >= 0 && block < Gradient::BLOCKS) Gradient::run(work, int(block));
+        block -= Gradient::BLOCKS;
+        reduce_linears<P, J + 1>(work, block);
+    }
+}
+
+#define ONCHIP_PARAMETER(i) f32 *p##i, f32 *g##i, f32 *s##i, f32 *t##i, f32 rate##i, f32 decay##i
+#define ONCHIP_GIVEN(i) {p##i, g##i, s##i, t##i, rate##i, decay##i}
+
+// What is told of a batch, and where; the latter half if FED (fed.py).
+struct Reported {
+    const f32* losses;
+    const i32* ranks;
+    f32* loss;
+    i32* correct;
+    const f64* rates;
+    f64* own_hyper;
+    u64* counter;
+    u64* clock;
+    f32* all_losses;
+    i32* all_corrects;
+    // Of the tables of losses and right answers: how many members share a row, and which this is.
+    i64 members = 1, member = 0;
+
+    __device__ __forceinline__ i64 row() const { return i64(clock[2]); }
+    // The step's hyper values: those of its row if FED.
+    template <class P>
+    __device__ __forceinline__ const f64* hyper(const f64* given) const {
+        if constexpr (P::FED != 0) return rates + row() * P::FED_RATES;
+        else return given;
+    }
+    // Leave the sums, and if FED file them and go on to the next row.
+    template <class P>
+    __device__ __forceinline__ void leave(f32 mean, i32 first, i32 top, const f64* hyper) const {
+        *loss = mean;
+        correct[0] = first;
+        correct[1] = top;
+        if constexpr (P::FED != 0) {
+            const i64 now = row(), place = now * members + member;
+            all_losses[place] = mean;
+            all_corrects[2 * place] = first;
+            all_corrects[2 * place + 1] = top;
+            for (int i = 0; i < int(P::FED_RATES); ++i) own_hyper[i] = hyper[i];
+            if (counter != nullptr) counter[1] = clock[1] + u64(now);
+            clock[0] = u64(now) + 1;
+        }
+    }
+};
+
+// The task of a block.
+template <class P>
+__device__ __forceinline__ void reduce(const Reduction<P>& work, const Reported& reported,
+                                       i64 block) {
+    if constexpr (P::GRADIENTS != 0) {
+        reduce_convs<P, 0>(work, block, 0);
+        reduce_linears<P, 0>(work, block);
+    }
+    if (block != 0) return;
+    f64 total = 0.0;
+    i32 first_right = 0, top_right = 0;
+    for (i64 i = threadIdx.x; i < work.n; i += 256) {
+        total += f64(reported.losses[i]);
+        first_right += reported.ranks[i] < 1;
+        top_right += reported.ranks[i] < P::TOP;
+    }
+    total = block_sum<256>(total);
+    first_right = block_sum<256>(first_right);
+    top_right = block_sum<256>(top_right);
+    if (threadIdx.x == 0)
+        reported.leave<P>(f32(total / f64(work.n)), first_right, top_right, work.hyper);
+}
