@@ -231,6 +231,23 @@ class TestBuilding:
             functions = self.workshop(tmp_path / "file").load([kernel("sound/vector_add")])
         assert functions
 
+    def test_two_caches_in_one_process(self, tmp_path: Path) -> None:
+        """Each has a runtime of its own, of which the loader would give all kernels the first."""
+        code = (
+            "import os, sys\n"
+            "from tests.backends.cudasim.test_cudasim import Tensor, bound\n"
+            "from tests.backends.cudasim import bench\n"
+            "for folder in sys.argv[1:]:\n"
+            "    os.environ['CONVLOOM_CACHE'] = folder\n"
+            "    bench._workshops.clear()\n"
+            "    step = bound('plain', 'faults/shared', Tensor('x0'), Tensor('y0'), 1, CASE=0)\n"
+            "    step.run()\n"
+            "    print(step.read('y0')[0])\n"
+        )
+        places = [str(tmp_path / name) for name in ("one", "two")]
+        shown = subprocess.run([sys.executable, "-c", code, *places], capture_output=True, text=True)
+        assert shown.stdout == "63.0\n63.0\n", shown.stderr
+
     def test_static_shared_variables(self) -> None:
         functions = workshop_of("asan").load([kernel("faults/shared", CASE=c) for c in (0, 12)])
         # One library, or two where another test has loaded one of the kernels before.

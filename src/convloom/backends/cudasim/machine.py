@@ -142,12 +142,19 @@ class _Library(NamedTuple):
     variables: ctypes.Array[_Variable]
 
 
+#: Runtimes of this process, by file name, which says all that made them.
+_runtimes: dict[str, ctypes.CDLL] = {}
+
+
 class Machine:
     """Runs kernels in this process; one launch at a time."""
 
     def __init__(self, runtime: str) -> None:
-        # Not RTLD_GLOBAL: kernels name their runtime, and one process may hold several.
-        self._runtime = ctypes.CDLL(runtime)
+        # Not RTLD_GLOBAL: kernels name their runtime, and one process may hold several. Of two
+        # copies, in two caches, kernels would find the first, so nobody may use the second.
+        name = os.path.basename(runtime)
+        self._runtime = _runtimes.get(name) or ctypes.CDLL(runtime)
+        _runtimes[name] = self._runtime
         self._runtime.convloom_sim_error.restype = ctypes.c_char_p
         self._runtime.convloom_sim_configure.argtypes = (
             ctypes.c_int,
