@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from convloom.data import ArrayDataset, DataError, as_dataset, from_arrays, normalise, statistics
+from convloom.data import (
+    ArrayDataset,
+    DataError,
+    as_dataset,
+    from_arrays,
+    mean_image,
+    normalise,
+    statistics,
+)
 from convloom.ir.errors import ShapeError
 
 rng = np.random.default_rng(0)
@@ -152,6 +161,42 @@ def test_normalise_is_the_stated_formula() -> None:
         normalise(IMAGES, (0.5,), (1.0,))
     with pytest.raises(ShapeError, match="only uint8 pixels are normalised"):
         normalise(found, mean, std)
+
+
+def test_mean_images() -> None:
+    """Of many images, exact; of another set; scalar; cropped with the images."""
+    images = rng.integers(0, 256, (5000, 3, 6, 4)).astype(np.uint8)
+    data = from_arrays(images, np.zeros(5000, int), name="many").centred()
+    assert data.mean_image is not None
+    np.testing.assert_array_equal(data.mean_image, images.mean(0).astype(np.float32))
+    assert not data.mean_image.flags.writeable
+    np.testing.assert_allclose(data.mean, images.mean((0, 2, 3)) / 255, rtol=1e-6)
+    test = data.take(3).centred(data)
+    assert test.mean_image is not None
+    np.testing.assert_array_equal(test.mean_image, data.mean_image)
+    cropped = test.centre_crop(2)
+    assert cropped.mean_image is not None
+    np.testing.assert_array_equal(cropped.mean_image, data.mean_image[:, 2:4, 1:3])
+    scalar = data.centred(scalar=True)
+    assert scalar.mean_image is None
+    wanted = images[:2] - np.float32(data.mean_image.mean(dtype=np.float64))
+    np.testing.assert_array_equal(scalar.normalise(images[:2]), wanted)
+    with pytest.raises(DataError, match=r"mean image of many, \(3, 6, 4\), cannot be subtracted"):
+        from_arrays(IMAGES, LABELS).centred(data)
+    with pytest.raises(DataError, match=r"expected finite float32 \(3, 6, 4\)"):
+        from_arrays(images, np.zeros(5000, int), mean_image=np.zeros((3, 6, 5)))
+    with pytest.raises(DataError, match="leave the mean image out"):
+        from_arrays(images / 255, np.zeros(5000, int), mean_image=np.zeros((3, 6, 4)))
+    with pytest.raises(DataError, match="needs uint8 images"):
+        mean_image(images[:0])
+
+
+def test_batch_files_hold_all_images() -> None:
+    data = replace(from_arrays(IMAGES, LABELS), files=(len(LABELS),))
+    assert data.centre_crop(2).files == data.files
+    assert data.take(2).files == data.subset([0]).files == ()
+    with pytest.raises(DataError, match="batch files of 1 images in all"):
+        replace(data, files=(1,))
 
 
 def test_statistics_of_many_images() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from convloom.data import Augmentation, Batch, Batches, DataError, from_arrays
+from convloom.data.colour import axes
 from convloom.data.loader import prefetched
 
 N = 103
@@ -150,3 +151,99 @@ class TestPrefetched:
             assert self.loader_threads() == 1
             break
         assert self.loader_threads() == 0
+
+
+class TestFiles:
+    """Batch files, each cut by itself."""
+
+    FILES = (40, 33, 30)
+
+    def test_each_file_ends_with_a_batch_of_its_own_size(self) -> None:
+        loader = Batches(DATA, 16, shuffle=False, files=self.FILES)
+        assert loader.sizes == [16, 16, 8, 16, 16, 1, 16, 14]
+        assert [len(batch) for batch in loader.epoch(0)] == loader.sizes
+        assert len(loader) == 8
+        assert indices(loader.epoch(2)) == list(range(N))
+        assert [len(batch) for batch in loader.epoch(0, 5)] == [1, 16, 14]
+        assert Batches(DATA, 16, drop_last=True, files=self.FILES).sizes == [16] * 5
+        assert indices(Batches(DATA, 16, files=self.FILES).epoch(1)) == indices(
+            Batches(DATA, 103).epoch(1)
+        )
+
+    def test_files_of_other_data(self) -> None:
+        for files in ((40, 40), (103, 0), (-1, 104)):
+            with pytest.raises(DataError, match="batch files hold"):
+                Batches(DATA, 16, files=files)
+        with pytest.raises(DataError, match="True, False or 'once', not 'twice'"):
+            Batches(DATA, 16, shuffle="twice")
+
+    def test_once_is_one_random_order(self) -> None:
+        loader = Batches(DATA, 16, seed=1, shuffle="once", files=self.FILES)
+        first = indices(loader.epoch(0))
+        assert first == indices(loader.epoch(7))
+        assert first != list(range(N))
+        assert sorted(first) == list(range(N))
+        assert first != indices(Batches(DATA, 16, seed=2, shuffle="once").epoch(0))
+
+    @pytest.mark.parametrize("shuffle", [False, True, "once"])
+    def test_consecutive_samples_of_a_file_share_a_draw(self, shuffle: bool | str) -> None:
+        augment = Augmentation(padding=2, shared=32)
+        loader = Batches(DATA, 16, seed=6, shuffle=shuffle, augment=augment, files=self.FILES)
+        draws = loader.draws(3)
+        assert draws is not None
+        in_order = draws[loader.order(3)]
+        groups = [in_order[a:b] for a, b in ((0, 32), (32, 40), (40, 72), (72, 73), (73, 103))]
+        assert all((group == group[0]).all() for group in groups)
+        assert len({group[0].tobytes() for group in groups}) > 3
+        once = Batches(DATA, 16, seed=6, shuffle=shuffle, files=self.FILES, augment=augment)
+        np.testing.assert_array_equal(draws, once.draws(3))
+
+
+class TestMeanImage:
+    """Pixels but for the middle of the training images' mean."""
+
+    draw = np.random.default_rng(5)
+    PIXELS = draw.integers(0, 256, (9, 3, 8, 10)).astype(np.uint8)
+    DATA = from_arrays(PIXELS, np.arange(9) % 3).centred()
+
+    def test_the_difference_is_rounded_once(self) -> None:
+        exact = self.PIXELS - self.DATA.mean_image.astype(np.float64)  # type: ignore[union-attr]
+        (batch,) = self.DATA.batches(9).epoch(0)
+        np.testing.assert_array_equal(batch.images, exact.astype(np.float32))
+        np.testing.assert_array_equal(self.DATA.normalise(self.PIXELS), batch.images)
+
+    def test_it_is_that_of_the_middle_wherever_the_crop_is(self) -> None:
+        augment = Augmentation(padding=0, size=4)
+        loader = self.DATA.batches(4, seed=1, augment=augment)
+        raw = np.concatenate([batch.images for batch in loader.raw(2)])
+        found = np.concatenate([batch.images for batch in loader.epoch(2)])
+        middle = self.DATA.mean_image[:, 2:6, 3:7]  # type: ignore[index]
+        np.testing.assert_array_equal(found, raw - middle)
+        draws = loader.draws(2)
+        assert draws is not None
+        assert len(np.unique(draws, axis=0)) > 4
+
+    def test_noise_comes_after_it_and_damps(self) -> None:
+        """(x - mean + c E (sigma n)) / (1 + c), for each image by itself."""
+        augment = Augmentation(padding=0, size=4, noise=0.1, damped=True)
+        loader = self.DATA.batches(4, seed=1, augment=augment)
+        raw = np.concatenate([batch.images for batch in loader.raw(2)]).astype(np.float64)
+        drawn = augment.draw(1, 2, 9, (8, 10)).noise
+        assert drawn is not None
+        moved = drawn @ axes(self.PIXELS)
+        middle = self.DATA.mean_image[:, 2:6, 3:7]  # type: ignore[index]
+        wanted = (raw - middle + moved[:, :, None, None]) / 1.1
+        found = np.concatenate([batch.images for batch in loader.epoch(2)])
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=5e-5)
+        tested = np.concatenate([b.images for b in self.DATA.centre_crop(4).batches(4).epoch(0)])
+        np.testing.assert_array_equal(tested, self.PIXELS[:, :, 2:6, 3:7] - middle)
+
+    def test_scalar_mean_damps_too(self) -> None:
+        data = from_arrays(self.PIXELS, np.arange(9) % 3).centred(scalar=True)
+        augment = Augmentation(padding=0, flip=False, noise=0.2, damped=True)
+        drawn = augment.draw(0, 0, 9).noise
+        assert drawn is not None
+        moved = (drawn @ axes(self.PIXELS))[:, :, None, None]
+        (batch,) = data.batches(9, augment=augment).epoch(0)
+        wanted = (self.PIXELS - self.PIXELS.mean() + moved) / 1.2
+        np.testing.assert_allclose(batch.images, wanted, rtol=0, atol=5e-5)

@@ -343,6 +343,10 @@ def test_what_it_was_trained_on() -> None:
     assert (model.input_shape, model.classes, model.normalization) == (None, None, None)
     model.input_shape = [1, 28, 28]
     model.classes = ["cat", "dog"]
+    assert model.mean_image is None
+    for image in (np.zeros((3, 4)), np.full((1, 2, 2), np.inf)):
+        with pytest.raises(ConvloomError, match=r"mean_image must hold finite numbers \(C, H, W\)"):
+            model.mean_image = image
     model.normalization = (np.array([0.5]), [0.25])
     assert model.input_shape == (1, 28, 28)
     assert model.classes == ("cat", "dog")

@@ -53,6 +53,7 @@ def saved(path: Path) -> nn.Module:
     model = Net()
     model.classes = ["a", "b", "c", "d", "ё"]
     model.normalization = ([0.1, 0.2, 0.3], [1, 2, 3])
+    model.mean_image = np.linspace(0, 255, 3 * 8 * 8).reshape(3, 8, 8)
     model.save(path, input_shape=(3, 8, 8), extra={"recipe": "fast"})
     return model
 
@@ -64,6 +65,8 @@ def test_there_and_back(path: Path) -> None:
     assert loaded.trace((3, 8, 8), 7) == model.trace((3, 8, 8), 7)
     assert loaded.classes == ("a", "b", "c", "d", "ё")
     assert loaded.normalization == ((0.1, 0.2, 0.3), (1.0, 2.0, 3.0))
+    assert loaded.mean_image is not None
+    np.testing.assert_array_equal(loaded.mean_image, model.mean_image)
     assert loaded.input_shape == (3, 8, 8)
     assert loaded.extra == {"recipe": "fast"}
     ours, theirs = model.state_dict(), loaded.state_dict()
@@ -269,6 +272,7 @@ def changed(path: Path, change: Any) -> None:
         (lambda d: d.update(input_shape=[3, 11, 8]), r"network is damaged: .*layer 'head'"),
         (lambda d: d.update(classes=7), r"network is damaged"),
         (lambda d: d.update(normalization={"mean": [1]}), r"network is damaged"),
+        (lambda d: d["mean_image"].update(data="AAAA"), r"network is damaged"),
         (lambda d: d.update(parameters=["nothing"]), r"network is damaged: it has no 'nothing'"),
         (lambda d: d.update(aliases={"x": "y"}), r"network is damaged: it has no 'y'"),
         (lambda d: d["graph"][0].update(op={"op": "Evil"}), r"unknown operation 'Evil'"),

@@ -156,6 +156,64 @@ def test_crops_of_another_size_and_noise(device: str, noise: float) -> None:
         assert end.history.column("val_loss") == ends[2].history.column("val_loss")
 
 
+@pytest.mark.parametrize(
+    "augment",
+    [
+        None,
+        Augmentation(padding=1, shared=3),
+        Augmentation(padding=0, size=4, shared=3),
+        Augmentation(padding=0, size=4, noise=0.2, damped=True),
+    ],
+)
+def test_mean_image_and_batch_files(device: str, augment: Augmentation | None) -> None:
+    """29 images in files of 13, 9 and 7, batches of 4: sizes 4, 1 and 3 in turn, with dropout."""
+    draw = np.random.default_rng(0)
+    train = from_arrays(draw.integers(0, 256, (29, 3, 6, 6)).astype(np.uint8), np.arange(29) % 3)
+    train = train.centred()
+    size = augment.size if augment and augment.size else 6
+    held_out = train.take(9).centre_crop(size)
+    ends = []
+    for way in ("stream", "resident", "plain"):
+        made = make_trainer(
+            small_network(channels=3, size=size),
+            optimizer=cl.optim.SGD(lr=1e-5, momentum=0.9),  # of pixels as they are
+            batch_size=4,
+            augment=augment,
+            shuffle=False,
+            batch_files=(13, 9, 7),
+            device=device,
+            input="auto" if way == "plain" else way,
+            engine=HostFed if way == "plain" else Engine,
+        )
+        made.fit(train, epochs=2, validation=held_out)
+        ends.append(made)
+    assert ends[0].steps_done == 2 * (4 + 3 + 2)
+    for end in ends[:2]:
+        assert_same_state(end, ends[2])
+        assert end.history.column("val_loss") == ends[2].history.column("val_loss")
+    assert ends[0].model.mean_image is not None
+    assert ends[0].model.mean_image.shape == (3, size, size)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_with_batch_files_resumes_in_mid_file(tmp_path: Path, device: str, way: str) -> None:
+    settings: dict[str, Any] = {"shuffle": "once", "batch_files": (21, 15, 8)}
+    train = data().centred()
+    straight = trainer(device, "plain", **settings)
+    straight.fit(train, 2)
+    stopped = trainer(device, way, callbacks=[Watcher(False, 10)], out=tmp_path, **settings)
+    with pytest.raises(TrainingInterrupted):
+        stopped.fit(train, 2)
+    with pytest.raises(checkpoint.ResumeError, match="batch files"):
+        trainer(device, way, out=tmp_path, shuffle="once").fit(train, 2, resume=True)
+    with pytest.raises(checkpoint.ResumeError, match="the training set"):
+        trainer(device, way, out=tmp_path, **settings).fit(data(), 2, resume=True)
+    resumed = trainer(device, way, out=tmp_path, **settings)
+    resumed.model = cl.load(tmp_path / LAST)
+    resumed.fit(train, 2, resume=True)
+    assert_same_state(resumed, straight)
+
+
 @pytest.mark.parametrize("count", [3, 8, 16])
 @pytest.mark.parametrize("way", WAYS)
 def test_one_short_batch_or_none(device: str, way: str, count: int) -> None:

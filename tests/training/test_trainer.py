@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import convloom as cl
 from convloom import nn, optim
 from convloom.backends import get_backend
 from convloom.data import Augmentation, from_arrays
@@ -222,6 +224,29 @@ def test_the_model_is_told_what_it_was_trained_on() -> None:
     assert trainer.model.classes == ("row 0", "row 1", "row 2")
     assert trainer.model.input_shape == (1, 6, 6)
     assert trainer.model.normalization == ((0.2,), (0.2,))
+
+
+def test_a_mean_image_is_a_part_of_the_normalisation(tmp_path: Path) -> None:
+    """Known to the model, its file and its predictions; asked of every set it is tested on."""
+    data = images_and_labels(16)
+    centred, other = data.centred(), data.take(9).centred()
+    trainer = make_trainer(optimizer=optim.SGD(lr=1e-6))
+    trainer.fit(centred, epochs=1, validation=data.take(5).centred(centred))
+    assert trainer.model.mean_image is not None
+    np.testing.assert_array_equal(trainer.model.mean_image, centred.mean_image)
+    trainer.model.save(tmp_path / "net")
+    for model in (trainer.model, cl.load(tmp_path / "net")):
+        np.testing.assert_array_equal(
+            model.predict(data.images, device="cpu"),
+            model.predict(centred.normalise(data.images), device="cpu"),
+        )
+    for wrong in (other, replace(centred, mean_image=None)):
+        with pytest.raises(TrainerError, match="not normalised by the network's mean image"):
+            trainer.evaluate(replace(wrong, mean=centred.mean))
+        with pytest.raises(TrainerError, match="not normalised by the network's mean image"):
+            make_trainer().fit(centred, 1, replace(wrong, mean=centred.mean))
+    trainer.fit(data, epochs=1)
+    assert trainer.model.mean_image is None
 
 
 def test_fit_again_trains_on() -> None:

@@ -10,7 +10,7 @@ host's own memory, where nothing need be moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,7 +27,8 @@ class Crops:
         padding: pixels on each side; 0 leaves the image in place and only flips.
         reflect: the padding mirrors the image; else it is black.
         size: side of the crop; None keeps the image's own height and width.
-        noise: every sample has a shift of its own for each channel.
+        noise: every sample has a shift of its own for each channel; with a shift for every pixel
+            it is added to what that gives.
     """
 
     padding: int
@@ -48,8 +49,9 @@ class Samples:
     Attributes:
         images: (samples, C, H, W), uint8 pixels, or float32 that the network takes as it is.
         labels: (samples,) int64; their range is the caller's to check.
-        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them; empty
-            for float32 images.
+        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them; the shift
+            may also have one for every pixel of the network's input, (C, H, W); empty for float32
+            images.
     """
 
     images: np.ndarray
@@ -92,8 +94,13 @@ class ResidentRunner(Protocol):
         """Steps begun with ``begin`` that have not been asked for."""
         ...
 
-    def prepare(self, steps: int) -> None:
-        """Make all that this many steps need, so that none of them waits for it."""
+    def prepare(self, steps: int, runs: Iterable[int] = ()) -> None:
+        """Make all that this many steps need, so that none of them waits for it.
+
+        Args:
+            runs: how many of them come at a time, without steps of other plans in between; empty
+                where they all do.
+        """
         ...
 
     def begin(
@@ -120,8 +127,12 @@ class ResidentRunner(Protocol):
         """
         ...
 
-    def ask(self, most: int) -> Asked:
-        """Ask for up to ``most`` of the steps left, as many as run without the host."""
+    def ask(self, most: int, step: int | None = None) -> Asked:
+        """Ask for up to ``most`` of the steps left, as many as run without the host.
+
+        Args:
+            step: number of the first of them, where steps of other plans came in between.
+        """
         ...
 
 

@@ -93,7 +93,8 @@ class Saved:
         if normalization is None or not dataset.mean:
             return dataset
         mean, std = normalization
-        return replace(dataset, mean=tuple(mean), std=tuple(std))
+        image = self.model.mean_image
+        return replace(dataset, mean=tuple(mean), std=tuple(std), mean_image=image)
 
 
 def open_saved(path: Path, *, best: bool) -> Saved:

@@ -6,7 +6,7 @@ for batch in data.Batches(train, 64, seed=0).epoch(0):
 """
 
 from convloom.data.augment import Augmentation, centre_crop, ten_crops
-from convloom.data.dataset import ArrayDataset, as_dataset, from_arrays, statistics
+from convloom.data.dataset import ArrayDataset, as_dataset, from_arrays, mean_image, statistics
 from convloom.data.errors import DataError, WrongContentError
 from convloom.data.folders import ON_BAD_IMAGE
 from convloom.data.images import DecodedImage, decode_image, decode_square, quietly
@@ -48,6 +48,7 @@ __all__ = [
     "is_image_folder",
     "list",
     "load",
+    "mean_image",
     "normalise",
     "quietly",
     "statistics",

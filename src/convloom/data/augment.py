@@ -2,7 +2,8 @@
 
 What happens to a sample is a function of (seed, epoch, index of the sample) alone: block
 ``index`` of the random stream "augment" at step ``epoch``; its words 0 and 1 choose the crop's
-row and column, the lowest bit of word 2 the flip. Colour noise is drawn from a stream of its own.
+row and column, the lowest bit of word 2 the flip. Samples that share a draw have a block together.
+Colour noise is drawn from a stream of its own, for each sample.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from convloom.data.errors import DataError
+from convloom.normalise import middle_of
 from convloom.random import bits, normal
 
 _STREAM = "augment"
@@ -50,6 +52,9 @@ class Augmentation:
         noise: deviation of what is added along each axis of the training pixels' colours, in
             deviations of the pixels along that axis (Krizhevsky, Sutskever and Hinton, NIPS 2012,
             section 4.1, have 0.1; see ``colour.axes``); 0 for none.
+        damped: what noise was added to is divided by 1 + ``noise``, as their code did.
+        shared: consecutive samples of a batch file that share one crop and one flip; that code
+            drew once for 32.
 
     Raises:
         DataError: a value out of range.
@@ -60,6 +65,8 @@ class Augmentation:
     flip: bool = True
     size: int | None = None
     noise: float = 0.0
+    damped: bool = False
+    shared: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.padding <= 127:
@@ -70,6 +77,13 @@ class Augmentation:
             raise DataError(f"the crop's size must be at least 1 pixel, it is {self.size}")
         if not 0 <= self.noise < np.inf:
             raise DataError(f"the colour noise must be 0 or more, it is {self.noise}")
+        if self.shared < 1:
+            raise DataError(f"1 sample or more shares a draw, not {self.shared}")
+
+    @property
+    def damping(self) -> float:
+        """What the network's input is divided by."""
+        return 1.0 + self.noise if self.damped else 1.0
 
     @property
     def reflect(self) -> bool:
@@ -96,14 +110,23 @@ class Augmentation:
             )
 
     def draw(
-        self, seed: int, epoch: int, count: int, extent: tuple[int, int] | None = None
+        self,
+        seed: int,
+        epoch: int,
+        count: int,
+        extent: tuple[int, int] | None = None,
+        sharing: np.ndarray | None = None,
     ) -> Draws:
         """The draws of samples 0 to ``count`` - 1 in an epoch.
 
         Args:
             extent: height and width of the images; needed where crops have a ``size``.
+            sharing: (count,) int64, the block of the random stream that each sample takes; None:
+                that of its index.
         """
-        words = bits(seed, _STREAM, epoch, 0, 4 * count).reshape(count, 4)
+        blocks = count if sharing is None else int(sharing.max(initial=-1)) + 1
+        words = bits(seed, _STREAM, epoch, 0, 4 * blocks).reshape(blocks, 4)
+        words = words if sharing is None else words[sharing]
         spare = (0, 0)
         if self.size is not None:
             assert extent is not None
@@ -161,8 +184,7 @@ def centre_crop(images: np.ndarray, size: int) -> np.ndarray:
     """
     height, width = images.shape[2:]
     _check_holds(height, width, size)
-    top, left = (round((extent - size) / 2) for extent in (height, width))
-    return images[:, :, top : top + size, left : left + size]
+    return middle_of(images, (size, size))
 
 
 def ten_crops(images: np.ndarray, size: int) -> tuple[np.ndarray, ...]:

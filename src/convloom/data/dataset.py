@@ -14,7 +14,7 @@ import numpy.typing as npt
 from convloom.data.augment import Augmentation, centre_crop
 from convloom.data.errors import DataError
 from convloom.data.loader import Batches
-from convloom.normalise import normalise
+from convloom.normalise import PIXELS, middle_of, normalise
 
 #: Axis lengths that images have as channels: grayscale, RGB, RGB with alpha.
 _CHANNELS = (1, 3, 4)
@@ -32,6 +32,9 @@ class ArrayDataset:
         mean, std: per channel, of pixels / 255, by which a network's input is normalised. Empty
             for float32 images.
         split: ``train``, ``test`` or whatever the owner calls it.
+        mean_image: a mean of its own for every pixel, float32 (C, H, W) from 0 to 255, that takes
+            the place of ``mean``; see ``normalise.py``.
+        files: how many images came in each batch file, in order; empty where they came as one.
 
     Raises:
         DataError: shapes, types, lengths or labels that do not fit together.
@@ -44,11 +47,21 @@ class ArrayDataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     split: str = ""
+    mean_image: np.ndarray | None = None
+    files: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         _check_images(self.images, self.mean, self.std)
         _check_labels(self.labels, len(self.images), len(self.classes))
-        for field in ("images", "labels"):
+        _check_mean_image(self.mean_image, self.images)
+        if self.files and (min(self.files) < 1 or sum(self.files) != len(self.images)):
+            raise DataError(
+                f"batch files of {sum(self.files):,} images in all, but there are "
+                f"{len(self.images):,}; each needs one or more"
+            )
+        for field in ("images", "labels", "mean_image"):
+            if getattr(self, field) is None:
+                continue
             view = getattr(self, field).view()
             view.flags.writeable = False
             object.__setattr__(self, field, view)
@@ -101,31 +114,66 @@ class ArrayDataset:
                 f"{self.name} has images 0 to {len(self) - 1}, index {int(chosen[outside[0]])} "
                 "is not among them"
             )
-        return replace(self, images=self.images[chosen], labels=self.labels[chosen])
+        return replace(self, images=self.images[chosen], labels=self.labels[chosen], files=())
 
     def take(self, count: int) -> ArrayDataset:
         """The first ``count`` images (all of them if there are fewer); shares memory."""
         if count < 0:
             raise DataError(f"cannot take {count} images; give 0 or more")
-        return replace(self, images=self.images[:count], labels=self.labels[:count])
+        return replace(self, images=self.images[:count], labels=self.labels[:count], files=())
 
     def centre_crop(self, size: int) -> ArrayDataset:
         """The middle of each image, size×size; shares memory. Raises DataError if it has none."""
-        return replace(self, images=centre_crop(self.images, size))
+        mean = self.mean_image
+        middle = None if mean is None else middle_of(mean, (size, size))
+        return replace(self, images=centre_crop(self.images, size), mean_image=middle)
+
+    def centred(self, like: ArrayDataset | None = None, *, scalar: bool = False) -> ArrayDataset:
+        """The set with pixels as they are, 0 to 255, but for a mean that is subtracted.
+
+        So the networks of cuda-convnet's files are trained. What is subtracted from a part of an
+        image is the middle of the mean image, wherever the part lies and whether it is mirrored.
+
+        Args:
+            like: the set whose mean image it is, for a test set the training set; default this.
+            scalar: subtract the mean of the mean image, one number, instead.
+
+        Raises:
+            DataError: images that are no uint8 pixels, or of another shape than ``like``'s.
+        """
+        source = self if like is None else like
+        if self.images.dtype != np.uint8 or source.shape != self.shape:
+            raise DataError(
+                f"a mean image of {source.name}, {source.shape}, cannot be subtracted from "
+                f"{self.images.dtype} images of {self.name}, {self.shape}; uint8 pixels of one "
+                "shape are needed"
+            )
+        known = source.mean_image
+        image = mean_image(source.images) if known is None else known
+        value = float(image.mean(dtype=np.float64)) / 255
+        channels = image.shape[0]
+        means = np.full(channels, value) if scalar else image.mean((1, 2), np.float64) / 255
+        return replace(
+            self,
+            mean=tuple(means.tolist()),
+            std=(PIXELS,) * channels,
+            mean_image=None if scalar else image,
+        )
 
     def normalise(self, images: np.ndarray) -> np.ndarray:
         """uint8 images (n, C, H, W) as a network trained on this set wants them, float32."""
-        return normalise(images, self.mean, self.std)
+        return normalise(images, self.mean, self.std, self.mean_image)
 
     def batches(
         self,
         batch_size: int,
         *,
         seed: int = 0,
-        shuffle: bool = False,
+        shuffle: bool | str = False,
         augment: Augmentation | None = None,
         drop_last: bool = False,
         prefetch: int = 0,
+        files: Sequence[int] = (),
     ) -> Batches:
         """Batches of this set; see ``Batches``."""
         return Batches(
@@ -136,6 +184,7 @@ class ArrayDataset:
             augment=augment,
             drop_last=drop_last,
             prefetch=prefetch,
+            files=files,
         )
 
 
@@ -149,6 +198,7 @@ def from_arrays(
     name: str = "arrays",
     split: str = "",
     layout: str | None = None,
+    mean_image: npt.ArrayLike | None = None,
 ) -> ArrayDataset:
     """A data set of your own arrays; uint8 and float32 images are not copied.
 
@@ -162,6 +212,8 @@ def from_arrays(
             set's to its test set.
         layout: "NCHW" or "NHWC" says how four axes are meant; without it an array that looks
             like NHWC is refused.
+        mean_image: (C, H, W), 0 to 255, in place of ``mean``; give the training set's to its test
+            set. See ``ArrayDataset.centred``.
 
     Raises:
         DataError: what does not fit, and how to change it.
@@ -182,6 +234,7 @@ def from_arrays(
         mean=tuple(float(m) for m in mean or ()),
         std=tuple(float(s) for s in std or ()),
         split=split,
+        mean_image=None if mean_image is None else np.asarray(mean_image, np.float32),
     )
 
 
@@ -206,11 +259,26 @@ def as_dataset(data: object, name: str = "data") -> ArrayDataset:
             std=getattr(data, "std", None),
             name=getattr(data, "name", name),
             split=getattr(data, "split", ""),
+            mean_image=getattr(data, "mean_image", None),
         )
     raise DataError(
         f"a data set is what cl.data.load returns, a pair (images, labels) of arrays, or an object "
         f"with those attributes; {type(data).__name__} is none of these"
     )
+
+
+def mean_image(images: np.ndarray) -> np.ndarray:
+    """The mean of uint8 images (N, C, H, W), float32 (C, H, W): exact sums, rounded once or twice.
+
+    Raises:
+        DataError: images of another type, or none.
+    """
+    if images.dtype != np.uint8 or images.ndim != 4 or not len(images):
+        raise DataError(f"a mean image needs uint8 images, these are {images.dtype} {images.shape}")
+    sums = np.zeros(images.shape[1:], np.int64)
+    for part in _parts(images):
+        sums += part.sum(axis=0, dtype=np.uint32)  # 2048 pixels of 255 fit
+    return (sums / len(images)).astype(np.float32)
 
 
 def statistics(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -305,6 +373,18 @@ def _check_images(images: np.ndarray, mean: Sequence[float], std: Sequence[float
             )
     if not all(np.isfinite(mean)) or not all(np.isfinite(s) and s > 0 for s in std):
         raise DataError(f"mean {tuple(mean)} and std {tuple(std)} must be finite, std above 0")
+
+
+def _check_mean_image(image: np.ndarray | None, images: np.ndarray) -> None:
+    if image is None:
+        return
+    wanted = images.shape[1:]
+    if images.dtype != np.uint8:
+        raise DataError(f"{images.dtype} images are taken as given; leave the mean image out")
+    if image.dtype != np.float32 or image.shape != wanted or not np.isfinite(image).all():
+        raise DataError(
+            f"the mean image is {image.dtype} {image.shape}; expected finite float32 {wanted}"
+        )
 
 
 def _check_labels(labels: np.ndarray, images: int, classes: int) -> None:

@@ -1,5 +1,8 @@
 """Batches of a data set that lies in memory: shuffled, normalised, augmented, resumable.
 
+An epoch is cut into batches of one size, but for a short last one; or, where images came in batch
+files, each file is cut by itself, as cuda-convnet did.
+
 Which samples a batch holds, and what happens to them, depends on (seed, epoch, position) alone,
 so an epoch can be taken up at any batch and gives what was left of it.
 """
@@ -21,6 +24,9 @@ from convloom.data.errors import DataError
 from convloom.random import permutation
 
 _STREAM = "shuffle"
+_DEALT = "batch files"
+#: Values of ``shuffle`` beside True and False: one random order for all epochs.
+ONCE = "once"
 _Item = TypeVar("_Item")
 
 
@@ -28,7 +34,8 @@ class Dataset(Protocol):
     """What ``Batches`` needs of a data set; ArrayDataset is one.
 
     ``images`` is (N, C, H, W), uint8 or float32, ``labels`` (N,) int64; ``mean`` and ``std`` are
-    per channel and of pixels / 255, empty for float32 images.
+    per channel and of pixels / 255, empty for float32 images. A ``mean_image``, as ArrayDataset
+    has it, need not be there.
     """
 
     @property
@@ -69,16 +76,19 @@ class Batches:
 
     Args:
         dataset: images and labels.
-        batch_size: samples a batch; the last one of an epoch may have fewer.
+        batch_size: samples a batch; the last one of an epoch, or of a file, may have fewer.
         seed: of the order and of the augmentation.
-        shuffle: a new order every epoch; False keeps the data set's (evaluation).
+        shuffle: a new order every epoch; False keeps the data set's (evaluation); ``"once"`` puts
+            the samples into one random order, as whoever makes batch files of sorted images does.
+        files: samples of each batch file, consecutive in an epoch's order; empty for one of all.
         augment: crops, flips and noise, or None.
         drop_last: leave a short last batch out; training only.
         prefetch: batches that a thread makes ahead; 0 makes each when asked for.
 
     Raises:
         DataError: a value out of range, ``drop_last`` without ``shuffle`` (an evaluation must see
-            every sample), or an augmentation that the images are too small for.
+            every sample), an augmentation that the images are too small for, or files of another
+            number of samples.
     """
 
     def __init__(
@@ -87,19 +97,27 @@ class Batches:
         batch_size: int,
         *,
         seed: int = 0,
-        shuffle: bool = True,
+        shuffle: bool | str = True,
         augment: Augmentation | None = None,
         drop_last: bool = False,
         prefetch: int = 0,
+        files: Sequence[int] = (),
     ) -> None:
         if batch_size < 1:
             raise DataError(f"the batch size must be at least 1, it is {batch_size}")
         if prefetch < 0:
             raise DataError(f"the number of batches made ahead must be 0 or more: {prefetch}")
+        if shuffle not in (True, False, ONCE):
+            raise DataError(f"shuffle is True, False or {ONCE!r}, not {shuffle!r}")
         if drop_last and not shuffle:
             raise DataError("drop_last would leave the same samples out of every evaluation")
         if not 0 <= seed < 2**64:
             raise DataError(f"the seed must be in [0, 2^64), it is {seed}")
+        if files and (min(files) < 1 or sum(files) != len(dataset)):
+            raise DataError(
+                f"the batch files hold {sum(files):,} samples, the data set {len(dataset):,}; they "
+                "must be as many, and each file must hold one or more"
+            )
         if augment is not None:
             augment.check(*dataset.images.shape[2:])
         self._axes = colour.axes(dataset.images) if augment and augment.noise else None
@@ -110,18 +128,32 @@ class Batches:
         self.augment = augment
         self.drop_last = drop_last
         self.prefetch = prefetch
+        self.files = tuple(int(file) for file in files) or (len(dataset),)
+        self._bounds = list(self._cut())
         self._pixels = dataset.images.dtype == np.uint8
-        self._scale, self._shift = normalise.coefficients(dataset.mean, dataset.std)
+        mean_image = getattr(dataset, "mean_image", None)
+        self._centred = mean_image is not None
+        self._scale, self._shift = normalise.coefficients(
+            dataset.mean, dataset.std, mean_image, self.shape[1:]
+        )
+        if augment is not None and augment.damping != 1 and self._pixels:
+            damping = np.float64(augment.damping)
+            self._scale = (self._scale / damping).astype(np.float32)
+            self._shift = (self._shift / damping).astype(np.float32)
 
     def __len__(self) -> int:
         """Batches in an epoch."""
-        full, rest = divmod(len(self.dataset), self.batch_size)
-        return full + bool(rest and not self.drop_last)
+        return len(self._bounds)
 
     @property
     def samples(self) -> int:
         """Samples in an epoch: all of them, unless ``drop_last`` leaves some out."""
-        return min(len(self.dataset), len(self) * self.batch_size)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Samples of each batch of an epoch, in order."""
+        return [stop - start for start, stop in self._bounds]
 
     @property
     def images(self) -> np.ndarray:
@@ -135,7 +167,8 @@ class Batches:
 
     @property
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scale and shift of ``normalise.apply``; empty for float32 images."""
+        """Scale and shift of ``normalise.apply``, the shift (C, 1, 1), or (C, H, W) of a batch's
+        images where a mean image is subtracted; empty for float32 images."""
         return self._scale, self._shift
 
     @property
@@ -154,7 +187,10 @@ class Batches:
         return self.augment.padding, self.augment.reflect, self.augment.size, self._axes is not None
 
     def shifts(self, epoch: int) -> np.ndarray | None:
-        """The shift of each sample's normalisation, float32 (N, C); None without colour noise."""
+        """The shift of each sample's normalisation, float32 (N, C); None without colour noise.
+
+        Where a mean image is subtracted it comes after that, in a sum of its own.
+        """
         if self._axes is None:
             return None
         every = np.arange(len(self.dataset))
@@ -173,6 +209,8 @@ class Batches:
 
     def order(self, epoch: int) -> np.ndarray:
         """The samples' indices in an epoch's order, int64 (N,)."""
+        if self.shuffle == ONCE:
+            return permutation(self.seed, _DEALT, 0, len(self.dataset))
         if self.shuffle:
             return permutation(self.seed, _STREAM, epoch, len(self.dataset))
         return np.arange(len(self.dataset))
@@ -209,35 +247,63 @@ class Batches:
     def _batches(self, epoch: int, start_batch: int, normal: bool) -> Iterator[Batch]:
         order = self.order(epoch)
         draws = self._drawn(epoch)
-        for batch in range(start_batch, len(self)):
-            yield self._batch(order[batch * self.batch_size :][: self.batch_size], draws, normal)
+        for start, stop in self._bounds[start_batch:]:
+            yield self._batch(order[start:stop], draws, normal)
+
+    def _cut(self) -> Iterator[tuple[int, int]]:
+        """Where the batches of an epoch begin and end in its order."""
+        first = 0
+        for file in self.files:
+            for start in range(first, first + file, self.batch_size):
+                stop = min(start + self.batch_size, first + file)
+                if stop - start == self.batch_size or not self.drop_last:
+                    yield start, stop
+            first += file
 
     def _drawn(self, epoch: int) -> Draws | None:
         if self.augment is None:
             return None
         height, width = self.dataset.images.shape[2:]
-        return self.augment.draw(self.seed, epoch, len(self.dataset), (height, width))
+        sharing = self._sharing(epoch) if self.augment.shared > 1 else None
+        return self.augment.draw(self.seed, epoch, len(self.dataset), (height, width), sharing)
+
+    def _sharing(self, epoch: int) -> np.ndarray:
+        """Numbers of draws, equal for the samples of a file that share one, int64 (N,)."""
+        assert self.augment is not None
+        shared, taken = self.augment.shared, 0
+        places = []
+        for file in self.files:
+            places.append(taken + np.arange(file) // shared)
+            taken += -(-file // shared)
+        numbers = np.empty(len(self.dataset), np.int64)
+        numbers[self.order(epoch)] = np.concatenate(places)
+        return numbers
 
     def _batch(self, indices: np.ndarray, draws: Draws | None, normal: bool) -> Batch:
         images = self.dataset.images.take(indices, axis=0)
         if self.augment is not None and draws is not None:
             images = self.augment.apply(images, draws, indices)
         if self._pixels and normal:
-            images = normalise.apply(images, self._scale, self._shifts(indices, draws))
+            shifts = self._shifts(indices, draws)
+            images = normalise.apply(images, self._scale, self._shift if self._centred else shifts)
+            if self._centred and self._axes is not None:
+                images += shifts
         return Batch(images, self.dataset.labels.take(indices), indices.copy())
 
     def _shifts(self, indices: np.ndarray, draws: Draws | None) -> np.ndarray:
         """The shift of the normalisation, (C, 1, 1); (n, C, 1, 1) where each sample's colours are
-        moved: one multiplication and one addition a pixel, as without the noise."""
+        moved: one multiplication and one addition a pixel, as without the noise. With a mean image
+        the movement alone."""
         if self._axes is None or draws is None or draws.noise is None:
             return self._shift
         noise = draws.noise[indices]
         # Term by term: the bits of a matrix product may depend on the size of the batch.
         moved = sum(noise[:, i, None] * self._axes[i] for i in range(len(self._axes)))
-        shifts: np.ndarray = (moved[:, :, None, None] * self._scale + self._shift).astype(
-            np.float32
-        )
-        return shifts
+        shifts = moved[:, :, None, None] * self._scale
+        if not self._centred:
+            shifts = shifts + self._shift
+        result: np.ndarray = shifts.astype(np.float32)
+        return result
 
 
 @dataclass(frozen=True)

@@ -344,6 +344,23 @@ class Module:
     def normalization(self, value: tuple[Sequence[float], Sequence[float]] | None) -> None:
         self.__dict__["_normalization"] = None if value is None else _checked_normalization(value)
 
+    @property
+    def mean_image(self) -> np.ndarray | None:
+        """The mean of the training images, float32 (C, H, W) from 0 to 255, which is subtracted
+        from pixels in place of the mean of ``normalization``; None where that has its place."""
+        return self.__dict__.get("_mean_image")
+
+    @mean_image.setter
+    def mean_image(self, value: np.ndarray | None) -> None:
+        if value is not None:
+            value = np.array(value, np.float32)
+            if value.ndim != 3 or not np.isfinite(value).all():
+                raise ConvloomError(
+                    f"mean_image must hold finite numbers (C, H, W), it has shape {value.shape}"
+                )
+            value.flags.writeable = False
+        self.__dict__["_mean_image"] = value
+
     # ---- what it does
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:

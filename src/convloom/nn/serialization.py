@@ -11,6 +11,7 @@ the weights. The metadata entry ``convloom`` is JSON:
     aliases        {second name of a shared parameter: its first name}
     classes        names in the order of the logits, or null
     normalization  {"mean": […], "std": […]}, or null
+    mean_image     {"shape": [C, H, W], "data": little-endian float32 in base64}, or null
     extra          anything else that was given to save
 
 Checkpoints of a Trainer hold this entry too, beside one of their own, and further tensors.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -97,6 +99,7 @@ def describe(
         "aliases": {name: first[id(v)] for name, v in both if name != first[id(v)]},
         "classes": model.classes,
         "normalization": normalization and normalization._asdict(),
+        "mean_image": _packed(model.mean_image),
         "extra": {**model.__dict__.get("_extra", {}), **(extra or {})},
     }
     try:
@@ -108,7 +111,8 @@ def describe(
 def load(path: _Path) -> GraphModule:
     """The network that ``Module.save`` wrote: same parameter names, any batch size.
 
-    It has ``classes``, ``normalization``, ``input_shape`` and ``extra`` as they were saved.
+    It has ``classes``, ``normalization``, ``mean_image``, ``input_shape`` and ``extra`` as they
+    were saved.
 
     Raises:
         FileError: no such file; not a network of convloom; truncated or damaged; a pickle.
@@ -183,6 +187,7 @@ def rebuild(text: str, tensors: Mapping[str, np.ndarray], path: _Path) -> GraphM
         normalization = data.get("normalization")
         if normalization is not None:
             module.normalization = (normalization["mean"], normalization["std"])
+        module.mean_image = _unpacked(data.get("mean_image"))
         module.extra = data.get("extra") or {}
         module.trace(data["input_shape"], 1)
     except Exception as error:  # whatever a damaged description makes the ops' rules do
@@ -197,6 +202,18 @@ def _variables(
     own: dict[str, Parameter | Buffer] = {n: Parameter(tensors[n]) for n in data["parameters"]}
     own.update({name: Buffer(tensors[name]) for name in data.get("buffers", ())})
     return {**own, **{name: own[of] for name, of in data["aliases"].items()}}
+
+
+def _packed(image: np.ndarray | None) -> dict[str, Any] | None:
+    if image is None:
+        return None
+    return {"shape": image.shape, "data": b64encode(image.astype("<f4").tobytes()).decode()}
+
+
+def _unpacked(data: Mapping[str, Any] | None) -> np.ndarray | None:
+    if data is None:
+        return None
+    return np.frombuffer(b64decode(data["data"], validate=True), "<f4").reshape(data["shape"])
 
 
 def _node_json(node: Node) -> dict[str, Any]:

@@ -14,6 +14,7 @@ Files are replaced as a whole (convloom.files), so a killed writer leaves the ol
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -44,7 +45,7 @@ KEY = "convloom.training"
 VERSION = 1
 
 #: Settings that older checkpoints do not name, as their runs had them.
-_NEWER = {"precision": FP32}
+_NEWER = {"precision": FP32, "shuffle": True, "batch_files": []}
 
 _STATE_FREE = "it holds weights only"
 
@@ -166,6 +167,8 @@ def describe(trainer: Trainer, train: Dataset, validation: Dataset | None) -> di
         "loss": repr(trainer.loss),
         "clip_norm": trainer.clip_norm,
         "augment": None if trainer.augment is None else repr(trainer.augment),
+        "shuffle": trainer.shuffle,
+        "batch_files": list(trainer.batch_files),
         "kernels": trainer.kernels,
         "precision": trainer.precision,
     }
@@ -226,13 +229,17 @@ def plan_differences(saved: Checkpoint, now: Mapping[str, Any]) -> str:
 
 
 def _described(dataset: Dataset) -> dict[str, Any]:
-    return {
+    described = {
         "name": dataset.name,
         "samples": len(dataset),
         "digest": dataset.digest,
         "mean": list(dataset.mean),
         "std": list(dataset.std),
     }
+    image: np.ndarray | None = getattr(dataset, "mean_image", None)
+    if image is not None:
+        described["mean_image"] = hashlib.sha256(np.ascontiguousarray(image).data).hexdigest()
+    return described
 
 
 def _graph(text: str) -> tuple[Any, ...]:

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
@@ -161,8 +163,10 @@ def make_feed(
     return StreamFeed(engine, batches, device)
 
 
-def batch_sizes(samples: int, batch_size: int) -> list[int]:
-    """The sizes of an epoch's batches: that of the full ones, and that of a short last one."""
+def batch_sizes(batches: Batches, samples: int, batch_size: int) -> list[int]:
+    """The different sizes of an epoch's batches: that of the full ones, those of short ones."""
+    if isinstance(batches, DeviceBatches):
+        return list(dict.fromkeys(batches.sizes))
     sizes = (min(samples, batch_size), samples % batch_size)
     return [size for size in dict.fromkeys(sizes) if size]
 
@@ -236,6 +240,24 @@ class PlainFeed:
 _Drawn = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
+@dataclass(frozen=True)
+class _Block:
+    """Batches of one size that follow each other: number ``start`` to ``stop`` - 1 of an epoch."""
+
+    size: int
+    start: int
+    stop: int
+
+
+def _blocks(sizes: Sequence[int]) -> Iterator[_Block]:
+    """The batches of an epoch, from the first to the last."""
+    start = 0
+    for size, batches in groupby(sizes):
+        stop = start + len(list(batches))
+        yield _Block(size, start, stop)
+        start = stop
+
+
 class ResidentFeed:
     """The data set lies in the device's memory; the host asks for many steps at a time.
 
@@ -262,10 +284,11 @@ class ResidentFeed:
 
     def prepare(self, kind: str, sizes: Iterable[int]) -> None:
         """Compile and bind what batches of these sizes run, and what makes them."""
-        full = len(self._batches.labels) // self._batches.batch_size
+        counts = Counter(self._batches.sizes)
         for size in sizes:
             _, runner = self._runner(kind, size)
-            runner.prepare(full if size == self._batches.batch_size else 1)
+            runs = [b.stop - b.start for b in _blocks(self._batches.sizes) if b.size == size]
+            runner.prepare(counts[size] or 1, dict.fromkeys(runs or [1]))
 
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
         """Steps in graphs of many; their reports come while later ones run."""
@@ -291,41 +314,41 @@ class ResidentFeed:
         course: Course,
         rates: np.ndarray | None,
     ) -> Generator[Part, None, None]:
-        """Asks for the steps, some at a time. Full batches and the short last one are two plans."""
-        kind, step = "evaluate" if rates is None else "train", 0
-        whole, draws, shifts = drawn
-        for order in self._orders(whole, start_batch):
-            count, size = order.shape
-            executable, runner = self._runner(kind, size)
+        """Asks for the steps, some at a time. Batches of each size are a plan of their own."""
+        kind, batch = "evaluate" if rates is None else "train", start_batch
+        self._begin(kind, drawn, start_batch, rates)
+        for block in _blocks(self._batches.sizes):
+            executable, runner = self._runner(kind, block.size)
+            while batch < block.stop:
+                if course.stop():
+                    return
+                step = batch - start_batch
+                most = course.until_settled(step, min(self._pace.most, block.stop - batch))
+                with self._engine.lock:
+                    asked = runner.ask(most, None if rates is None else self._engine.steps_done)
+                    self._engine.ran(executable, 0 if rates is None else asked.steps)
+                batch += asked.steps
+                yield Part(asked, block.size, course.settled(batch - start_batch - 1))
+
+    def _begin(self, kind: str, drawn: _Drawn, start_batch: int, rates: np.ndarray | None) -> None:
+        """Tell the runner of each size what its batches from ``start_batch`` on are."""
+        order, draws, shifts = drawn
+        sizes = np.array(self._batches.sizes, np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        for size in dict.fromkeys(sizes[start_batch:].tolist()):
+            own = start_batch + np.flatnonzero(sizes[start_batch:] == size)
+            _, runner = self._runner(kind, size)
             runner.begin(
-                order,
-                None if rates is None else rates[step : step + count],
+                order[starts[own, None] + np.arange(size)],
+                None if rates is None else rates[own - start_batch],
                 first_step=self._engine.steps_done,
                 draws=draws,
                 shifts=shifts,
             )
-            while runner.left:
-                if course.stop():
-                    return
-                most = course.until_settled(step, min(self._pace.most, runner.left))
-                with self._engine.lock:
-                    asked = runner.ask(most)
-                    self._engine.ran(executable, 0 if rates is None else asked.steps)
-                step += asked.steps
-                yield Part(asked, size, course.settled(step - 1))
 
     def _draw(self, epoch: int) -> _Drawn:
         batches = self._batches
         return batches.order(epoch), batches.draws(epoch), batches.shifts(epoch)
-
-    def _orders(self, order: np.ndarray, start_batch: int) -> Iterator[np.ndarray]:
-        """The samples of full batches (batches, batch size), and of the short last one (1, n)."""
-        size = self._batches.batch_size
-        full = min(len(order) // size, len(self._batches))
-        if start_batch < full:
-            yield order[start_batch * size : full * size].reshape(-1, size)
-        if len(self._batches) > full and start_batch <= full:
-            yield order[None, full * size :]
 
     def _runner(self, kind: str, size: int) -> tuple[Executable, ResidentRunner]:
         if (kind, size) not in self._runners:

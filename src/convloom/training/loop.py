@@ -123,12 +123,14 @@ class Loop:
         self.trainer = trainer
         self.train = train
         self.validation = validation
+        files: dict[str, Any] = {"files": trainer.batch_files} if trainer.batch_files else {}
         self.batches = train.batches(
             trainer.batch_size,
             seed=trainer.seed,
-            shuffle=True,
+            shuffle=trainer.shuffle,
             augment=trainer.augment,
             prefetch=PREFETCH,
+            **files,
         )
         self.history = trainer.history.copy()
         self.progress = Progress(
@@ -241,7 +243,7 @@ class Loop:
     def _prepare(self) -> None:
         """Have everything compiled before the clock of an epoch runs."""
         size = self.trainer.batch_size
-        self._feed.prepare("train", batch_sizes(len(self.train), size))
+        self._feed.prepare("train", batch_sizes(self.batches, len(self.train), size))
         if self.validation is not None:
             self.trainer.prepare_evaluation(self.validation, size)
 

@@ -32,7 +32,7 @@ def predict(
 
     Args:
         images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
-            ``(x / 255 - mean) / std``; floats are taken as given, in float32.
+            ``(x / 255 - mean) / std``, or by the mean image; floats are taken as given, in float32.
         batch_size: images at a time, 1 or more.
         precision: as the Trainer has it.
 
@@ -100,7 +100,7 @@ def normalised(model: Module, images: np.ndarray) -> np.ndarray:
             "this model does not know its normalisation (it was trained or saved without one), so "
             "uint8 images cannot be scaled as in training; pass float32 images"
         )
-    return normalise(images, *model.normalization)
+    return normalise(images, *model.normalization, model.mean_image)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

@@ -206,8 +206,14 @@ class DeviceBatches(Batches, Protocol):
         ...
 
     @property
+    def sizes(self) -> Sequence[int]:
+        """Samples of each batch of an epoch, in order; each is at most ``batch_size``."""
+        ...
+
+    @property
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
-        """Scale and shift of each channel (``convloom.normalise``); empty for float32 images."""
+        """Scale of each channel, shift of each channel or pixel (``convloom.normalise``); empty
+        for float32 images."""
         ...
 
     @property
@@ -243,7 +249,7 @@ class Dataset(Protocol):
     """A data set as the Trainer needs it; what ``cl.data.load`` returns is one.
 
     ``mean`` and ``std`` are per channel, of pixels / 255; empty where images are taken as given.
-    ``digest`` is equal for equal data.
+    A ``mean_image``, as ArrayDataset has it, need not be there. ``digest`` is equal for equal data.
     """
 
     def __len__(self) -> int: ...
@@ -271,9 +277,12 @@ class Dataset(Protocol):
         batch_size: int,
         *,
         seed: int = 0,
-        shuffle: bool = False,
+        shuffle: bool | str = False,
         augment: Any = None,
         prefetch: int = 0,
     ) -> Batches:
-        """Every sample once an epoch, normalised; the short last batch is not dropped."""
+        """Every sample once an epoch, normalised; the short last batch is not dropped.
+
+        A Trainer that has batch files passes them as ``files``.
+        """
         ...

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from convloom.ir import ConvloomError
+from convloom.normalise import middle_of
 from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training import arguments, checkpoint, prediction
 from convloom.training.callbacks import Callback
@@ -65,6 +66,11 @@ class Trainer:
         schedule: of the learning rate; text as ``"one-cycle:max=0.03"`` will do. None: constant.
         clip_norm: largest norm of all gradients together; None leaves them alone.
         augment: what happens to training images (``cl.data.Augmentation``); None: nothing.
+        shuffle: a new order every epoch; False keeps the data set's own; ``"once"`` puts it into
+            one random order.
+        batch_files: how many images come in each batch file, consecutive in an epoch's order. Each
+            file is cut into batches by itself, the last of which may be shorter; empty for one file
+            of all.
         callbacks: watchers, told of each step and epoch.
         out: run folder for ``last.safetensors`` and ``best.safetensors``; None saves nothing.
         checkpoint_every: steps between two saves within an epoch; 0 saves at epochs only.
@@ -91,6 +97,8 @@ class Trainer:
         schedule: Schedule | str | None = None,
         clip_norm: float | None = None,
         augment: Any = None,
+        shuffle: bool | str = True,
+        batch_files: Sequence[int] = (),
         callbacks: Iterable[Callback] = (),
         out: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 0,
@@ -130,6 +138,8 @@ class Trainer:
         self.schedule = as_schedule(schedule)
         self.clip_norm = clip_norm
         self.augment = augment
+        self.shuffle = shuffle
+        self.batch_files = tuple(int(images) for images in batch_files)
         self.callbacks: list[Callback] = list(callbacks)
         self.out = None if out is None else Path(out)
         self.checkpoint_every = checkpoint_every
@@ -260,7 +270,8 @@ class Trainer:
     def prepare_evaluation(self, dataset: Dataset, batch_size: int) -> None:
         """Compile now what ``evaluate_with`` will run."""
         feed = self._evaluation_feed(dataset, batch_size)
-        feed.prepare("evaluate", batch_sizes(len(dataset), batch_size))
+        batches = dataset.batches(batch_size)
+        feed.prepare("evaluate", batch_sizes(batches, len(dataset), batch_size))
 
     def predict(self, images: np.ndarray, *, batch_size: int | None = None) -> np.ndarray:
         """Class probabilities, float32 (N, classes).
@@ -306,6 +317,7 @@ class Trainer:
         self.model.classes = tuple(dataset.classes)
         mean, std = tuple(dataset.mean), tuple(dataset.std)
         self.model.normalization = (mean, std) if mean else None
+        self.model.mean_image = _mean_image(dataset, shape)
 
     def _synchronise(self, shape: tuple[int, int, int]) -> None:
         """An engine for images of this shape that holds the model's present weights."""
@@ -363,9 +375,11 @@ class Trainer:
     def _check_normalisation(self, dataset: Dataset) -> None:
         known = self.model.normalization
         found = (tuple(dataset.mean), tuple(dataset.std)) if len(dataset.mean) else None
-        if known is None or found is None or np.allclose(known, found, rtol=1e-6, atol=1e-9):
+        if known is None or found is None:
             return
-        raise TrainerError(_normalised_otherwise(dataset.name, found, known))
+        if not np.allclose(known, found, rtol=1e-6, atol=1e-9):
+            raise TrainerError(_normalised_otherwise(dataset.name, found, known))
+        _check_mean_images(dataset.name, _mean_image(dataset, dataset.shape), self.model.mean_image)
 
     def _resume_path(self, resume: bool | str | os.PathLike[str]) -> Path:
         if isinstance(resume, bool):
@@ -402,6 +416,23 @@ def _check_alike(train: Dataset, shape: tuple[int, int, int], validation: Datase
     theirs = (tuple(validation.mean), tuple(validation.std))
     if len(ours[0]) != len(theirs[0]) or not np.allclose(ours, theirs, rtol=1e-6, atol=1e-9):
         raise TrainerError(_normalised_otherwise(validation.name, theirs, ours))
+    _check_mean_images(validation.name, _mean_image(validation, shape), _mean_image(train, shape))
+
+
+def _mean_image(dataset: Dataset, shape: tuple[int, int, int]) -> np.ndarray | None:
+    """What is subtracted from a data set's images of a network's input shape (C, H, W)."""
+    image: np.ndarray | None = getattr(dataset, "mean_image", None)
+    return None if image is None else middle_of(image, shape[1:])
+
+
+def _check_mean_images(name: str, found: np.ndarray | None, known: np.ndarray | None) -> None:
+    if found is None and known is None:
+        return
+    if found is None or known is None or not np.array_equal(found, known):
+        raise TrainerError(
+            f"the data set {name} is not normalised by the network's mean image; make it with "
+            f"{name}.centred(training set)"
+        )
 
 
 def _normalised_otherwise(name: str, found: Any, known: Any) -> str:

@@ -268,7 +268,8 @@ def specialisations() -> frozenset[Specialisation]:
         assert served, f"nothing runs {op}"
     windows = Crops(4, size=28), Crops(0, reflect=True, size=28, noise=True)
     for crops in (None, Crops(4), Crops(4, reflect=True), *windows):
-        found |= set(kernels((3, 32, 32), 9, crops))
+        for mapped in (False, True):
+            found |= set(kernels((3, 32, 32), 9, crops, mapped=mapped))
     return frozenset(found)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ import numpy as np
 from convloom.backends.cuda.fed import fed_calls, fed_phases
 from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
 from convloom.backends.cuda.graph import REPETITIONS, Replay
-from convloom.backends.cuda.launch import Specialisation
+from convloom.backends.cuda.launch import Phase, Specialisation
 from convloom.backends.cuda.overlap import Access, Span
 from convloom.backends.feeding import Asked, Crops, Results
 from convloom.ir import ROW_MAJOR, ConvloomError, Plan, ShapeError, TensorSpec
@@ -72,8 +72,9 @@ class ResidentData:
     Args:
         images: (samples, C, H, W) uint8, or float32 that is taken as it is.
         labels: (samples,) integers; their range is the caller's to check.
-        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them; empty
-            for float32 images.
+        scale, shift: float32, one each channel, as ``normalise.coefficients`` gives them; the shift
+            may also have one for every pixel of the network's input, (C, H, W); empty for float32
+            images.
 
     Raises:
         ShapeError: arrays that do not fit together.
@@ -98,6 +99,7 @@ class ResidentData:
         self.samples = samples
         self.shape = (channels, height, width)
         self.floats = images.dtype == np.float32
+        self.mapped = mapped(shift)
         self._images = uploaded(gpu, images)
         self._labels = uploaded(gpu, labels.astype(np.int64, copy=False))
         self._scale = uploaded(gpu, scale.astype(np.float32, copy=False))
@@ -144,13 +146,13 @@ class ResidentSteps:
         self.data = data
         self.crops = crops
         shape = data.shape if crops is None else crops.shape(data.shape)
-        self.batch_size = checked_plan(executable.plan, shape)
+        self.batch_size = checked_plan(executable.plan, shape, data.mapped)
         self._gpu = data.gpu
         hyper = executable.plan.graph.specs.get("hyper")
         self._gather, self._record = kernels(
-            data.shape, hyper.size if hyper else 0, crops, floats=data.floats
+            data.shape, hyper.size if hyper else 0, crops, data.floats, data.mapped is not None
         )
-        fed = [phase.kernel for phase in fed_phases(executable.plan, self._gather)]
+        fed = [phase.kernel for phase in self._fed_phases()]
         self._gpu.load(fed or (self._gather, self._record))
         self._clock = self._gpu.allocate(2 * _CLOCK_BYTES)
         self._draw_type = np.uint16 if _windows(data.shape, crops) else np.uint8
@@ -163,7 +165,7 @@ class ResidentSteps:
         self._tables: _Tables | None = None
         self._replay: Replay | None = None
         self._warm = False
-        self._steps = self._asked = 0
+        self._steps = self._asked = self._first_step = 0
 
     @property
     def left(self) -> int:
@@ -211,13 +213,14 @@ class ResidentSteps:
         while waiting:
             yield waiting.popleft().results()
 
-    def prepare(self, steps: int) -> None:
-        """Make tables and graphs for this many steps."""
+    def prepare(self, steps: int, runs: Iterable[int] = ()) -> None:
+        """Make tables and graphs for this many steps, of which ``runs`` come at a time."""
         self._prepared(steps)
         assert self._replay is not None
         # Of the very first steps one runs alone; the host may ask for one at any time.
-        for count in (1, steps, steps - 1):
-            self._replay.prepare(count)
+        for run in (*runs,) or (steps,):
+            for count in (1, run, run - 1):
+                self._replay.prepare(count)
 
     def begin(
         self,
@@ -258,18 +261,23 @@ class ResidentSteps:
         if shifts is None or shifts is not self._shifted:
             self._take_shifts(shifts)
         self._prepared(len(order)).fill(order, rates)
-        self._gpu.upload(self._clock.address, np.array([0, first_step], np.uint64))
+        self._set_clock(first_step)
 
-    def ask(self, most: int = REPETITIONS) -> Asked:
+    def ask(self, most: int = REPETITIONS, step: int | None = None) -> Asked:
         """Ask for up to ``most`` of the steps left, as many as one graph holds.
 
         The first step of all runs alone, launch by launch.
+
+        Args:
+            step: number of the first of them, where steps of other plans came in between.
 
         Raises:
             DeviceError: a kernel failed; names the first step's, any later one not.
         """
         assert self._replay is not None and self._tables is not None
         assert self.left > 0
+        if step is not None and step != self._first_step + self._asked:
+            self._set_clock(step - self._asked)
         if self._warm:
             length = next(self._replay.lengths(min(most, self.left)))
             self._replay.launch(length)
@@ -279,6 +287,11 @@ class ResidentSteps:
         results = self._tables.results(self._asked, length)
         self._asked += length
         return Asked(length, results)
+
+    def _set_clock(self, first_step: int) -> None:
+        """Say which row comes next, and what number the step of row 0 has, or would have."""
+        self._first_step = first_step
+        self._gpu.upload(self._clock.address, np.array([self._asked, first_step], np.uint64))
 
     def _first(self, tables: _Tables) -> None:
         """One step, launch by launch, so that whatever is wrong shows with its name."""
@@ -306,7 +319,7 @@ class ResidentSteps:
 
     def _fed(self, tables: _Tables) -> tuple[Callable[[], None], ...]:
         """The launches of a step that gathers and records itself; none where it cannot."""
-        if _windows(self.data.shape, self.crops):
+        if not self._fed_phases():
             return ()
         images, labels, scale, shift = self.data.addresses
         addresses = {
@@ -324,11 +337,17 @@ class ResidentSteps:
         calls = fed_calls(self.executable, self._gather, addresses)
         return tuple(self._gpu.prepare(call) for call in calls)
 
+    def _fed_phases(self) -> tuple[Phase, ...]:
+        """What of such a step there is: for whole images and one shift a channel."""
+        if _windows(self.data.shape, self.crops) or self.data.mapped is not None:
+            return ()
+        return fed_phases(self.executable.plan, self._gather)
+
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:
         """The launches before and after those of the plan."""
-        images, labels, scale, shift = self.data.addresses
-        shift = shift if self._shifts is None else self._shifts.address
-        facts = (images, labels, scale, shift)
+        moved = 0 if self._shifts is None else self._shifts.address
+        windows = (moved,) if _windows(self.data.shape, self.crops) else ()
+        facts = (*self.data.addresses, *windows)
         source = (*facts, tables.order, self._draws.address, tables.rates)
         clock = self._clock.address
         gather = gathering(self._gather, self.executable, source, clock)
@@ -429,7 +448,11 @@ def uploaded(gpu: Gpu, values: np.ndarray) -> Allocation:
 
 
 def kernels(
-    shape: tuple[int, int, int], rates: int, crops: Crops | None, *, floats: bool = False
+    shape: tuple[int, int, int],
+    rates: int,
+    crops: Crops | None,
+    floats: bool = False,
+    mapped: bool = False,
 ) -> tuple[Specialisation, Specialisation]:
     """What begins and ends a step whose batch lies on the device.
 
@@ -437,16 +460,18 @@ def kernels(
         shape: (C, H, W) of an image of the data set.
         rates: length of ``hyper``; 0 for a plan that has none.
         floats: the images are float32 and are taken as they are.
+        mapped: every pixel of the input has a shift of its own.
     """
     record = Specialisation("record/naive", (("RANKS", _RANKS),))
     if crops is not None and _windows(shape, crops):
-        return _window_kernel(shape, rates, crops, floats=floats), record
+        return _window_kernel(shape, rates, crops, floats, mapped), record
     channels, height, width = shape
     constants = {
         "AUGMENT": int(crops is not None),
         "C": channels,
         "FLOATS": int(floats),
         "H": height,
+        "MAPPED": int(mapped),
         "PADDING": crops.padding if crops else 0,
         "RATES": rates,
         "REFLECT": int(crops is not None and crops.reflect),
@@ -461,7 +486,7 @@ def _windows(shape: tuple[int, int, int], crops: Crops | None) -> bool:
 
 
 def _window_kernel(
-    shape: tuple[int, int, int], rates: int, crops: Crops, *, floats: bool
+    shape: tuple[int, int, int], rates: int, crops: Crops, floats: bool, mapped: bool
 ) -> Specialisation:
     channels, height, width = crops.shape(shape)
     constants = {
@@ -470,6 +495,7 @@ def _window_kernel(
         "H": height,
         "IMAGE_H": shape[1],
         "IMAGE_W": shape[2],
+        "MAPPED": int(mapped),
         "NOISE": int(crops.noise),
         "PADDING": crops.padding,
         "RATES": rates,
@@ -485,7 +511,8 @@ def gathering(
     """The launch that makes the plan's inputs.
 
     Args:
-        source: addresses of images, labels, scales, shifts, order, draws and rates.
+        source: addresses of images, labels, scales, shifts, (for windows) shifts of samples, order,
+            draws and rates.
     """
     n, channels, height, width = executable.plan.spec("input").shape
     size = n * channels * height * width
@@ -536,15 +563,29 @@ def check_images(images: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> No
             f"{images.dtype} {images.shape}"
         )
     wanted = images.shape[1] if images.dtype == np.uint8 else 0
-    if scale.size != wanted or shift.size != wanted:
+    fits = (mapped(shift) is not None and len(shift) == wanted) or shift.size == wanted
+    if scale.size != wanted or not fits:
         raise ShapeError(
             f"{images.dtype} images of {images.shape[1]} channels came with {scale.size} scales "
-            f"and {shift.size} shifts"
+            f"and shifts of shape {shift.shape}"
         )
 
 
-def checked_plan(plan: Plan, shape: tuple[int, int, int]) -> int:
-    """The plan's batch size. Raises ShapeError unless it takes images of this shape."""
+def mapped(shift: np.ndarray) -> tuple[int, ...] | None:
+    """(C, H, W) of shifts that every pixel has one of; None where channels have."""
+    return shift.shape if shift.ndim == 3 and shift.shape[1:] != (1, 1) else None
+
+
+def checked_plan(
+    plan: Plan, shape: tuple[int, int, int], mapped: tuple[int, ...] | None = None
+) -> int:
+    """The plan's batch size.
+
+    Raises:
+        ShapeError: it does not take images of this shape, or there are shifts for another one.
+    """
+    if mapped not in (None, shape):
+        raise ShapeError(f"shifts of pixels have shape {mapped}, the network's input {shape}")
     specs = plan.graph.specs
     wanted = {"input", "target", "loss", "correct"}
     if not wanted <= specs.keys():

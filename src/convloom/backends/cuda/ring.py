@@ -25,6 +25,7 @@ from convloom.backends.cuda.resident import (
     checked_plan,
     gathering,
     kernels,
+    mapped,
     recording,
     uploaded,
 )
@@ -67,6 +68,7 @@ class Ring:
         self.gpu = gpu
         self.shape = (channels, height, width)
         self.dtype = like.images.dtype
+        self.mapped = mapped(like.shift)
         self.batch_size = batch_size
         self.rates = rates
         self._constants = [uploaded(gpu, v.astype(np.float32)) for v in (like.scale, like.shift)]
@@ -180,7 +182,7 @@ class StreamedSteps:
     def __init__(self, executable: Stepper, ring: Ring) -> None:
         self.executable = executable
         self.ring = ring
-        self.batch_size = checked_plan(executable.plan, ring.shape)
+        self.batch_size = checked_plan(executable.plan, ring.shape, ring.mapped)
         if self.batch_size > ring.batch_size:
             raise ShapeError(
                 f"the ring is for batches of up to {ring.batch_size} images, the plan takes "
@@ -188,7 +190,11 @@ class StreamedSteps:
             )
         self._updates = bool(executable.address("hyper"))
         gather, record = kernels(
-            ring.shape, ring.rates if self._updates else 0, None, floats=ring.dtype == np.float32
+            ring.shape,
+            ring.rates if self._updates else 0,
+            None,
+            floats=ring.dtype == np.float32,
+            mapped=ring.mapped is not None,
         )
         ring.gpu.load((gather, record))
         self._ends = [self._prepared(slot, gather, record) for slot in ring.slots]

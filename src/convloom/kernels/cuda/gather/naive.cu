@@ -4,7 +4,8 @@
 // One thread a pixel of the batch. The data set lies in device memory as bytes, so a step needs
 // nothing from the host: row clock[0] of `order` names its samples, row clock[0] of `rates` holds
 // its hyper values, and clock[1] + clock[0] is its number, which dropout is keyed by. P is what
-// device/batch.cuh asks of a data set. rates, hyper and counter may be null.
+// device/batch.cuh asks of a data set; MAPPED says that `shift` has one for every pixel of the input,
+// wherever it was cropped from and whether it is flipped. rates, hyper and counter may be null.
 // Limit: 5 bytes of memory traffic a pixel.
 #include "device/batch.cuh"
 
@@ -23,5 +24,10 @@ __global__ void gather_naive(const void* images, const i64* labels, const f32* s
     const Place at = place_of<C, H, W, true>(i);
     const DataSet<P> data{images, scale, shift, draws};
     const i64 sample = order[step * n + at.image];
-    input[i] = data.value(data.raw(sample, at.channel, at.row, at.col), at.channel);
+    const auto raw = data.raw(sample, at.channel, at.row, at.col);
+    if constexpr (P::MAPPED != 0) {
+        input[i] = DataSet<P>::normalised(raw, scale[at.channel], shift[i % (C * H * W)]);
+    } else {
+        input[i] = data.value(raw, at.channel);
+    }
 }

@@ -6,16 +6,17 @@
 // begins at (row, col) of the image with P::PADDING black pixels, or its mirror image if P::REFLECT,
 // on every side; the flip comes after it. `draws` holds row, column and flip of every sample, 16 bits
 // each, as an image may have more than 256 rows. With P::NOISE every sample has a shift of its own for
-// each channel. With P::FLOATS the images are floats that are taken as they are. rates, hyper and
-// counter may be null.
+// each channel, in `moved`. With P::MAPPED `shift` has one for every pixel of the window, whatever part
+// of an image that is, and noise is added behind it. With P::FLOATS the images are floats that are
+// taken as they are. rates, hyper and counter may be null.
 // Limit: 5 bytes of memory traffic a pixel.
 #include "device/batch.cuh"
 
 template <class P>
 __global__ void gather_windows(const void* images, const i64* labels, const f32* scale,
-                               const f32* shift, const i64* order, const u16* draws,
-                               const f64* rates, const u64* clock, f32* input, i64* target,
-                               f64* hyper, u64* counter, i64 size) {
+                               const f32* shift, const f32* moved, const i64* order,
+                               const u16* draws, const f64* rates, const u64* clock, f32* input,
+                               i64* target, f64* hyper, u64* counter, i64 size) {
     constexpr i64 C = P::C, H = P::H, W = P::W, IMAGE_H = P::IMAGE_H, IMAGE_W = P::IMAGE_W;
     using Raw = typename PixelOf<P::FLOATS != 0>::Type;
     const i64 i = global_thread(), n = size / (C * H * W);
@@ -41,7 +42,10 @@ __global__ void gather_windows(const void* images, const i64* labels, const f32*
     if constexpr (P::FLOATS != 0) {
         input[i] = raw;
     } else {
-        const f32 offset = shift[P::NOISE != 0 ? sample * C + at.channel : at.channel];
-        input[i] = __fadd_rn(__fmul_rn(f32(raw), scale[at.channel]), offset);
+        const f32* own = P::NOISE != 0 ? moved + sample * C : shift;
+        const f32 first = P::MAPPED != 0 ? shift[i % (C * H * W)] : own[at.channel];
+        f32 value = __fadd_rn(__fmul_rn(f32(raw), scale[at.channel]), first);
+        if constexpr (P::NOISE != 0 && P::MAPPED != 0) value = __fadd_rn(value, own[at.channel]);
+        input[i] = value;
     }
 }
