@@ -245,7 +245,8 @@ class TestBuilding:
             "    print(step.read('y0')[0])\n"
         )
         places = [str(tmp_path / name) for name in ("one", "two")]
-        shown = subprocess.run([sys.executable, "-c", code, *places], capture_output=True, text=True)
+        command = [sys.executable, "-c", code, *places]
+        shown = subprocess.run(command, capture_output=True, text=True)
         assert shown.stdout == "63.0\n63.0\n", shown.stderr
 
     def test_static_shared_variables(self) -> None:
