@@ -259,13 +259,22 @@ FOURS_POOL: tuple[Case, ...] = (
     Case(AvgPool2d((6, 7), (2, 1), (2, 3), True, False), ((2, 33, 9, 8),)),
 )
 
-#: cuda-convnet's pools: a start before, at and behind the first pixel, and windows that overhang.
+#: cuda-convnet's pools: a start before, at and behind the first pixel, windows that overhang, and
+#: greatest magnitudes.
 CLIPPED_POOL: tuple[Case, ...] = tuple(
     Case(op, ((n, c, 7, 6),))
     for n, c, start in ((1, 3, 0), (2, 4, -1), (3, 17, 2), (2, 8, -2))
     for op in (
         MaxPool2d((3, 3), (2, 2), (-start, -start), outputs=(3, 2), ties="all"),
         MaxPool2d((3, 2), (2, 1), (-start, 0), outputs=(3, 6)),
+        MaxPool2d(
+            (2, 3),
+            (2, 2),
+            (0, -start),
+            outputs=(3, 2),
+            ties=("all", "first")[start % 2],
+            magnitude=True,
+        ),
         AvgPool2d((3, 3), (2, 2), (-start, -start), False, False, outputs=(3, 2)),
     )
 )

@@ -220,6 +220,8 @@ class TestPool:
         compare(MaxPool2d((3, 3), (2, 2), (1, 1)), with_specials((1, 2, 5, 5), 3), exact=True)
         low = np.full((1, 20, 4, 4), -np.inf, np.float32)
         compare(MaxPool2d((2, 2), (2, 2)), low, exact=True)
+        x = with_specials((2, 9, 5, 5), 4)
+        compare(MaxPool2d((3, 3), (2, 2), magnitude=True), x, exact=True)
 
     def test_gradient_adds_where_windows_overlap(self) -> None:
         x = np.zeros((1, 1, 5, 5), np.float32)

@@ -61,6 +61,17 @@ def test_other_pools_are_not_taken_for_2x2() -> None:
     same_results(before, after, model)
 
 
+def test_greatest_magnitudes_are_not_taken_for_maxima() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, magnitude=True), nn.ReLU(), nn.Flatten(),
+        nn.Linear(2 * 16, 5),
+    )  # fmt: skip
+    before = training(model, (1, 10, 10))
+    after = fused(before)
+    assert kinds(after)["MaxPool2d"] == 1
+    same_results(before, after, model)
+
+
 @pytest.mark.parametrize("ties", ["first", "all"])
 def test_masks_move_before_overlapping_pools(ties: str) -> None:
     """The mask of the rectifier before a pool is read from the pooled map, and then fused."""

@@ -11,7 +11,7 @@ import pytest
 from convloom.backends import get_backend
 from convloom.compiler import compile_graph, differentiate
 from convloom.compiler.interpret import interpret
-from convloom.convnet.layers import Concat, Conv, EltSum, Extent, Fc, Local, Window
+from convloom.convnet.layers import Concat, Conv, EltMax, EltSum, Extent, Fc, Local, Window
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.layers.pool import Pool
 from convloom.convnet.modules import piece_of
@@ -26,14 +26,6 @@ from convloom.nn.tracing import Tracer
 from tests.golden import load, names
 
 Arrays = dict[str, np.ndarray]
-
-
-#: What is refused: the greatest magnitude, a first window inside the image.
-REFUSED = ("pool_maxabs", "pool_max_outputsX")
-
-
-def known(layer: str) -> list[Any]:
-    return [case for case in names(layer) if case not in REFUSED]
 
 
 def piece(definition: Any, inputs: tuple[Extent, ...]) -> Piece:
@@ -127,7 +119,7 @@ def conv(parameters: dict[str, Any], arrays: Arrays, kind: type[Conv]) -> Conv:
 
 
 @pytest.mark.parametrize("device", ("reference", "cpu"))
-@pytest.mark.parametrize("case", known("conv"))
+@pytest.mark.parametrize("case", names("conv"))
 def test_convolutions(case: str, device: str) -> None:
     found = load(case)
     parameters, arrays = found.params, found.arrays
@@ -158,7 +150,7 @@ def test_sums_of_products(case: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ("reference", "cpu"))
-@pytest.mark.parametrize("case", known("pool"))
+@pytest.mark.parametrize("case", names("pool"))
 def test_pools(case: str, device: str) -> None:
     found = load(case)
     parameters, arrays = found.params, found.arrays
@@ -170,12 +162,13 @@ def test_pools(case: str, device: str) -> None:
     check(piece(pool, ()), arrays, device)
 
 
-@pytest.mark.parametrize("case", names("eltsum", "concat"))
-def test_sums_and_rows(case: str) -> None:
+@pytest.mark.parametrize("device", ("reference", "cpu"))
+@pytest.mark.parametrize("case", names("eltsum", "eltmax", "concat"))
+def test_several_inputs(case: str, device: str) -> None:
     found = load(case)
-    parameters, arrays = found.params, found.arrays
-    definition = EltSum(tuple(parameters["coeffs"])) if parameters else Concat()
-    check(piece(definition, ()), arrays, "reference")
+    kinds: dict[str, Any] = {"eltmax": EltMax(), "concat": Concat()}
+    definition = kinds.get(found.layer) or EltSum(tuple(found.params["coeffs"]))
+    check(piece(definition, ()), found.arrays, device)
 
 
 @pytest.mark.parametrize("case", names("schedule"))

@@ -89,8 +89,6 @@ def test_shared_weights_are_one_parameter() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("pool=max", "pool=maxabs", r"\[pool1\] pool=maxabs is not supported"),
-        ("pool=max", "pool=max\nstart=1", r"\[pool1\] start=1 is not supported"),
         ("neuron=relu", "neuron=nrelu", "nrelu adds noise"),
         ("type=softmax", "type=neuron\nneuron=relu", r"\[logprob\] needs a softmax layer"),
     ],
@@ -98,6 +96,37 @@ def test_shared_weights_are_one_parameter() -> None:
 def test_what_is_not_supported_says_so(old: str, new: str, message: str) -> None:
     with pytest.raises(cl.ConvloomError, match=message):
         net(edited(SMALL, old, new)).trace((3, 16, 16))
+
+
+def test_a_pool_may_start_inside_take_magnitudes_and_need_not_draw() -> None:
+    def output(pool: str, learning: str = RULES) -> np.ndarray:
+        model = net(edited(SMALL, "pool=max", pool), learning).initialize(0)
+        x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+        return model.predict(x, device="cpu")
+
+    drawn = RULES + "\n[pool1]\ndoMax=true\n"
+    np.testing.assert_array_equal(output("pool=rand", drawn), output("pool=max"))
+    with pytest.raises(ConfigError, match=r"\[pool1\] pool=rand draws by a rule .* doMax=true"):
+        output("pool=rand", RULES + "\n[pool1]\ndoMax=false\n")
+    # Behind a relu the greatest magnitude is the greatest number.
+    np.testing.assert_array_equal(output("pool=maxabs"), output("pool=max"))
+    assert not np.array_equal(output("pool=max\noutputsX=8\nstart=1"), output("pool=max"))
+
+
+def test_the_largest_of_several_inputs() -> None:
+    twin = CONV.replace("[conv1]", "[conv2]").replace("neuron=relu\n", "")
+    largest = "\n[most]\ntype=eltmax\ninputs=conv1,conv2\n"
+    pool = edited(POOL, "inputs=conv1", "inputs=most")
+    learning = RULES + RULES[: RULES.index("[fc10]")].replace("conv1", "conv2")
+    model = net(DATA + CONV + twin + largest + pool + TAIL, learning).initialize(0)
+    arrays = model.to_convnet()
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    # relu(v) is the larger of itself and v; a bias so low leaves relu(v) alone.
+    low = {f"conv2/{key}": arrays[f"conv1/{key}"] for key in ("weights/0", "biases")}
+    model.from_convnet({**arrays, **low})
+    same = model.predict(x, device="cpu")
+    model.from_convnet({**arrays, "conv2/biases": np.full(8, -99.0)})
+    np.testing.assert_array_equal(model.predict(x, device="cpu"), same)
 
 
 SPARSE = """

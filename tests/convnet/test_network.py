@@ -145,6 +145,7 @@ def test_what_the_original_refused_is_remedied_and_said() -> None:
         ("stride=2", "stride=4", "[pool1] stride=4 must be at most sizeX"),
         ("initW=0.01", "initW=small", "[conv1] initW=small must be a number, not 'small'"),
         ("initW=0.01\n", "", "[conv1] initW is missing"),
+        ("type=conv", "type=rscale", "[conv1] type=rscale is a type that no known network file"),
         (
             "partialSum=1",
             "partialSum=3",

@@ -46,9 +46,17 @@ def clipped(op: MaxPool2d | AvgPool2d, x: torch.Tensor) -> torch.Tensor:
             starts = [at * op.stride[i] - op.padding[i] for i, at in enumerate((p, q))]
             (top, left), (high, wide) = starts, op.kernel
             cells = x[:, :, max(top, 0) : top + high, max(left, 0) : left + wide]
-            row.append(cells.amax((2, 3)) if isinstance(op, MaxPool2d) else cells.mean((2, 3)))
+            row.append(pooled(op, cells.flatten(2)))
         rows.append(torch.stack(row, -1))
     return torch.stack(rows, -2)
+
+
+def pooled(op: MaxPool2d | AvgPool2d, cells: torch.Tensor) -> torch.Tensor:
+    if isinstance(op, AvgPool2d):
+        return cells.mean(2)
+    if op.magnitude:
+        return cells.gather(2, cells.abs().argmax(2, keepdim=True))[..., 0]
+    return cells.amax(2)
 
 
 @pytest.mark.parametrize("case", zoo.MAX_POOL, ids=str)
@@ -97,7 +105,21 @@ def test_pools_of_channels_in_fours(case: Case) -> None:
 def test_windows_of_a_fixed_number_are_clipped_to_the_image(case: Case) -> None:
     op = case.op
     assert isinstance(op, MaxPool2d | AvgPool2d)
-    check(op, [zoo.distinct(case.shapes[0])], lambda t: clipped(op, t))
+    # So far off that no two magnitudes are equal.
+    check(op, [zoo.distinct(case.shapes[0]) + 1 / 128], lambda t: clipped(op, t))
+
+
+@pytest.mark.parametrize(
+    ("values", "y", "index"),
+    [([1, -3, 3, 2], 3, 2), ([3, -3, 1, 2], -3, 1), ([np.nan, -np.inf, 5, 0], np.nan, 0)],
+)
+def test_of_equal_magnitudes_the_last_wins(values: list[float], y: float, index: int) -> None:
+    x = np.array(values, float).reshape(1, 1, 2, 2)
+    window = ((2, 2), (1, 1))
+    found = evaluate(MaxPool2d(*window, magnitude=True), x)
+    np.testing.assert_array_equal([one.item() for one in found], [y, index])
+    dx = gradients(MaxPool2d(*window, magnitude=True, ties="all"), [x], np.ones((1, 1, 1, 1)))[0]
+    np.testing.assert_array_equal(dx.ravel(), np.arange(4) == index)
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan])

@@ -19,6 +19,11 @@ def window_constants(op: Operation) -> dict[str, int]:
     return {"ADAPTIVE": int(op.name.startswith("Adaptive")), **constants}
 
 
+def maximum_constants(op: Operation) -> dict[str, int]:
+    """MAGNITUDE: 1 where the greatest magnitude wins."""
+    return {"MAGNITUDE": int(getattr(op, "magnitude", False))}
+
+
 def divisor_constants(op: Operation) -> dict[str, int]:
     """COUNT_PADDING, and DIVISOR: 0, or what stands for the number of cells counted."""
     return {

@@ -351,7 +351,7 @@ def _is_2x2_pool(op: object, full: TensorSpec) -> bool:
     if type(op) is not MaxPool2d:
         return False
     plain = (op.kernel, op.stride, op.padding, op.dilation) == ((2, 2), (2, 2), (0, 0), (1, 1))
-    plain = plain and op.outputs is None and op.ties == "first"
+    plain = plain and op.outputs is None and op.ties == "first" and not op.magnitude
     even = full.shape[2] % 2 == 0 and full.shape[3] % 2 == 0
     return plain and (even or not op.ceil_mode)
 

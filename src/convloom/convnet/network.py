@@ -307,8 +307,8 @@ def _weight_sizes(layer: Layer) -> list[tuple[int, ...]]:
 
 
 def _unknown_type(kind: str) -> str:
-    if kind in UNUSED:
-        return "is a type that no known network file uses; it is not supported"
-    near = get_close_matches(kind, [*READERS, "data", "treefc"], n=1)
     known = ", ".join(["data", *READERS, "treefc"])
+    if kind in UNUSED:
+        return f"is a type that no known network file uses; supported are {known}"
+    near = get_close_matches(kind, [*READERS, "data", "treefc"], n=1)
     return f"is no layer type; did you mean {near[0]}?" if near else f"is no layer type; {known}"

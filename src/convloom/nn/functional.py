@@ -297,15 +297,17 @@ def max_pool2d(
     *,
     outputs: _Size | None = None,
     ties: str = "first",
+    magnitude: bool = False,
 ) -> SymbolicTensor:
     """The greatest element of each window; ``stride`` is the kernel size unless given.
 
-    ``outputs`` and ``ties`` are explained at ``nn.MaxPool2d``.
+    ``outputs``, ``ties`` and ``magnitude`` are explained at ``nn.MaxPool2d``.
     """
     x = _tensor(input, "max_pool2d")
     arguments.no_indices(return_indices)
     w = arguments.pool_window(kernel_size, stride, padding, dilation, ceil_mode, outputs)
-    op = MaxPool2d(w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode, w.outputs, ties)
+    how = (w.kernel, w.stride, w.padding, w.dilation, w.ceil_mode, w.outputs, ties, bool(magnitude))
+    op = MaxPool2d(*how)
     extra = ["index"] if op.arity_out > 1 else []
     return x.tracer.apply(op, x, function="max_pool2d", extra=extra)
 

@@ -1,8 +1,9 @@
 """Max and average pooling, and their gradients.
 
 Max-pooling takes the first greatest element of a window in scan order (rows, then columns); a NaN
-beats every number, and the last NaN wins. Sources: torch.nn.MaxPool2d, torch.nn.AvgPool2d; for
-``outputs`` and ``ties`` the pools of cuda-convnet (Krizhevsky, 2012).
+beats every number, and the last NaN wins. By magnitude the last of equal ones wins instead, as in
+cuda-convnet. Sources: torch.nn.MaxPool2d, torch.nn.AvgPool2d; for ``outputs``, ``ties`` and
+``magnitude`` the pools of cuda-convnet (Krizhevsky, 2012).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class MaxPool2d(Op):
 
     ``index`` is the position h*W + w of the winner in its input plane, as PyTorch returns it. With
     ``ties`` "all" every input equal to the maximum receives the window's full gradient.
-    ``outputs`` fixes P and Q: windows are then clipped to the image (``Window``).
+    ``outputs`` fixes P and Q: windows are then clipped to the image (``Window``). With
+    ``magnitude`` the element of greatest magnitude wins, with its sign.
     """
 
     kernel: Pair
@@ -38,6 +40,7 @@ class MaxPool2d(Op):
     ceil_mode: bool = False
     outputs: Pair | None = None
     ties: str = FIRST
+    magnitude: bool = False
 
     @property
     def arity_out(self) -> int:
@@ -59,7 +62,7 @@ class MaxPool2d(Op):
         x = inputs[0]
         size = (x.shape[2], x.shape[3])
         taps = _taps(self.window, size)
-        return maximum(x, self.window.output(size), taps)[: self.arity_out]
+        return maximum(x, self.window.output(size), taps, self.magnitude)[: self.arity_out]
 
     def gradient(self, scope: GradientScope) -> Sequence[str | None]:
         dy = scope.grads[0]
@@ -253,7 +256,9 @@ _Axis = tuple[np.ndarray, np.ndarray]
 _Taps = Iterator[tuple[_Axis, _Axis]]
 
 
-def maximum(x: np.ndarray, output: Pair, taps: _Taps) -> tuple[np.ndarray, np.ndarray]:
+def maximum(
+    x: np.ndarray, output: Pair, taps: _Taps, magnitude: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The greatest of each window's taps, met in scan order, and its position in the plane."""
     width = x.shape[3]
     best = np.full((*x.shape[:2], *output), -np.inf, x.dtype)
@@ -262,7 +267,8 @@ def maximum(x: np.ndarray, output: Pair, taps: _Taps) -> tuple[np.ndarray, np.nd
         value = x[:, :, rows[:, None], cols]
         position = (rows[:, None] * width + cols).astype(np.int32)
         where = (slice(None), slice(None), at_p[:, None], at_q)
-        wins = (index[where] < 0) | (value > best[where]) | np.isnan(value)
+        greater = abs(value) >= abs(best[where]) if magnitude else value > best[where]
+        wins = (index[where] < 0) | greater | np.isnan(value)
         best[where] = np.where(wins, value, best[where])
         index[where] = np.where(wins, position, index[where])
     return best, index

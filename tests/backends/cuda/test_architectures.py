@@ -168,6 +168,8 @@ def problems() -> Iterator[Problem]:
     for ties, rest in (("first", (i(4, 16, 6, 6),)), ("all", (wide, pooled))):
         yield MaxPool2d((3, 3), (2, 2), ties=ties), (wide,), None
         yield MaxPool2dGrad((13, 13), (3, 3), (2, 2), ties=ties), (pooled, *rest), None
+    for x in (image, wide):
+        yield MaxPool2d((3, 3), (2, 2), magnitude=True), (x,), None
     yield AvgPool2d((3, 3), (2, 2)), (wide,), None
     yield AvgPool2dGrad((3, 3), (2, 2), size=(13, 13)), (pooled,), None
     yield AdaptiveAvgPool2d((1, 1)), (wide,), None

@@ -490,6 +490,10 @@ class TestPool:
         trials = [
             Trial(op, (with_specials((1, 2, 5, 5), 3),), True),
             Trial(MaxPool2d((2, 2), (2, 2)), (low,), True),
+            *(
+                Trial(MaxPool2d((3, 3), (2, 2), magnitude=True), (with_specials(shape, 4),), True)
+                for shape in ((1, 2, 5, 5), (2, 4, 5, 5))
+            ),
         ]
         for shape in ((1, 2, 7, 7), (2, 4, 7, 7)):
             tied = MaxPool2d((3, 3), (2, 2), ties="all")

@@ -7,6 +7,7 @@ from convloom.convnet.layers import (
     Blur,
     Concat,
     Conv,
+    EltMax,
     EltSum,
     Extent,
     Fc,
@@ -25,6 +26,7 @@ from convloom.convnet.modules.fixed import (
     ConcatPiece,
     DropPiece,
     ImagePiece,
+    MaxPiece,
     NormPiece,
     PoolPiece,
     SamePiece,
@@ -63,6 +65,8 @@ def piece_of(
         return ImagePiece(definition)
     if isinstance(definition, EltSum):
         return SumPiece(definition)
+    if isinstance(definition, EltMax):
+        return MaxPiece()
     if isinstance(definition, Concat):
         return ConcatPiece()
     if isinstance(definition, Apply):

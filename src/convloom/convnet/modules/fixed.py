@@ -14,16 +14,19 @@ from convloom.nn.tensor import SymbolicTensor
 class PoolPiece(Piece):
     """Windows clipped to the image; every input equal to a maximum receives its gradient.
 
+    ``rand`` with ``doMax`` is a maximum.
+
     Raises:
-        ConvloomError: a kind of pool whose kernel was never published, or a start inside the image.
+        ConvloomError: a kind of pool whose kernel was never published.
     """
 
     def __init__(self, pool: Pool, rule: LayerRule) -> None:
         super().__init__()
-        if pool.kind == "maxabs" or (pool.kind == "rand" and not rule.do_max):
-            raise ConvloomError(f"pool={pool.kind} is not supported; max and avg are")
-        if pool.start > 0:
-            raise ConvloomError(f"start={pool.start} is not supported; it must be 0 or less")
+        if pool.kind == "rand" and not rule.do_max:
+            raise ConvloomError(
+                "pool=rand draws by a rule that was never published; write doMax=true in the "
+                "parameter file, which takes the maximum, or use pool=max"
+            )
         self.pool = pool
 
     def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:
@@ -39,7 +42,13 @@ class PoolPiece(Piece):
                 outputs=pool.outputs,
             )
         return functional.max_pool2d(
-            x, pool.size, pool.stride, -pool.start, outputs=pool.outputs, ties="all"
+            x,
+            pool.size,
+            pool.stride,
+            -pool.start,
+            outputs=pool.outputs,
+            ties="all",
+            magnitude=pool.kind == "maxabs",
         )
 
 
@@ -62,6 +71,15 @@ class NormPiece(Piece):
             )
         kinds = {"rnorm": functional.response_norm2d, "cnorm": functional.contrast_norm2d}
         return kinds[norm.kind](x, norm.size, self.scale, self.pow, 1.0)
+
+
+class MaxPiece(Piece):
+    """eltmax: inputs as the rows of one image, and a pool as high as it; ties as of pools."""
+
+    def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:
+        rows = [as_vector(x) for x in inputs]
+        image = functional.concat(rows).reshape(-1, 1, len(rows), rows[0].shape[1])
+        return functional.max_pool2d(image, (len(rows), 1), ties="all").flatten(1)
 
 
 class SumPiece(Piece):

@@ -107,8 +107,10 @@ def _blur(op: Any) -> Callable[..., torch.Tensor]:
 
 
 def _max_pool2d(op: Any) -> Callable[..., torch.Tensor]:
-    if op.outputs is not None or op.ties != "first":
-        raise ValueError("PyTorch has no pools of a fixed number of windows or of shared maxima")
+    if op.outputs is not None or op.ties != "first" or op.magnitude:
+        raise ValueError(
+            "PyTorch has no pools of a fixed number of windows, of shared maxima or of magnitudes"
+        )
     return lambda x: functional.max_pool2d(
         x, op.kernel, op.stride, op.padding, op.dilation, ceil_mode=op.ceil_mode
     )

@@ -2,11 +2,19 @@
 //
 // Arguments: x, y, index (0 unless INDEX), H, W, P, Q (output size). An item is one output row of
 // one image; vectors run along channels. The first of equal elements in scan order wins; NaN beats
-// every number and the last NaN wins, as in torch.nn.MaxPool2d.
+// every number and the last NaN wins, as in torch.nn.MaxPool2d. With MAGNITUDE the greatest magnitude
+// wins, the last of equal ones.
 // Limit: one load and two selects a tap; lanes idle where C is below LANES.
 #include "pool.h"
 
 namespace convloom {
+
+CL_INLINE vec magnitude(vec x) { return select(x < zero(), -x, x); }
+
+// Where a candidate replaces the best so far by magnitude: at least as large, or NaN.
+CL_INLINE ivec outweighs(vec candidate, vec best) {
+    return (magnitude(candidate) >= magnitude(best)) | (candidate != candidate);
+}
 
 template <class P>
 void max_pool(const Arg* args, long item, Worker*) {
@@ -30,7 +38,8 @@ void max_pool(const Arg* args, long item, Worker*) {
                 for (i64 j = s.first; j < s.last; ++j) {
                     const i64 at = corner + i * P::DH * W + j * P::DW;
                     const vec value = load_tail(x + at * P::C + c, left);
-                    const ivec wins = replaces(value, best);
+                    ivec wins = replaces(value, best);
+                    if constexpr (P::MAGNITUDE) wins = outweighs(value, best);
                     best = select(wins, value, best);
                     place = select_i32(wins, broadcast_i32(i32(at)), place);
                 }

@@ -22,6 +22,8 @@ class MaxPool2d(Layer):
             and ``padding`` may be negative: the first window starts inside (cuda-convnet's pools).
         ties: ``"first"``, or ``"all"``: every input equal to the window's maximum receives its full
             gradient (cuda-convnet's rule).
+        magnitude: take the element of greatest magnitude, with its sign (cuda-convnet's
+            ``maxabs``); of equal magnitudes the last in scan order.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class MaxPool2d(Layer):
         *,
         outputs: _Size | None = None,
         ties: str = "first",
+        magnitude: bool = False,
     ) -> None:
         super().__init__()
         with named(f"MaxPool2d({kernel_size})"):
@@ -42,6 +45,7 @@ class MaxPool2d(Layer):
             check_ties(ties)
             self.window = pool_window(kernel_size, stride, padding, dilation, ceil_mode, outputs)
         self.ties = ties
+        self.magnitude = magnitude
 
     def forward(self, x: SymbolicTensor) -> SymbolicTensor:
         w = self.window
@@ -54,11 +58,13 @@ class MaxPool2d(Layer):
             w.ceil_mode,
             outputs=w.outputs,
             ties=self.ties,
+            magnitude=self.magnitude,
         )
 
     def extra_repr(self) -> str:
         w = self.window
         ties = "" if self.ties == "first" else f", ties={self.ties!r}"
+        ties += ", magnitude=True" if self.magnitude else ""
         return (
             f"kernel_size={w.kernel}, stride={w.stride}, padding={w.padding}, "
             f"dilation={w.dilation}, ceil_mode={w.ceil_mode}{_outputs(w)}{ties}"

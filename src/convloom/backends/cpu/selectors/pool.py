@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from convloom.backends.cpu.launch import Argument, Tensor
 from convloom.backends.cpu.selectors.common import Builder, Specs, dtypes, same_order
-from convloom.backends.pooling import divisor_constants, window_constants
+from convloom.backends.pooling import divisor_constants, maximum_constants, window_constants
 from convloom.ir import NHWC, Node, Selection
 
 _Arguments = tuple[Argument, ...]
@@ -36,7 +36,8 @@ def _max_pool(build: Builder, node: Node, inputs: _Arguments, outputs: _Argument
     n, _, rows, cols = build.specs[node.outputs[0]].shape
     channels, *size = build.specs[node.inputs[0]].shape[1:]
     index = outputs[1] if len(outputs) > 1 else _ABSENT
-    constants = {"C": channels, **window_constants(node.op), "INDEX": int(index != _ABSENT)}
+    window = window_constants(node.op) | maximum_constants(node.op)
+    constants = {"C": channels, **window, "INDEX": int(index != _ABSENT)}
     build.add("max_pool", constants, (*inputs, outputs[0], index, *size, rows, cols), n * rows)
 
 

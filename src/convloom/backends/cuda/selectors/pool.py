@@ -21,7 +21,7 @@ from convloom.backends.cuda.selectors.common import (
     same_order,
     tensors,
 )
-from convloom.backends.pooling import divisor_constants, window_constants
+from convloom.backends.pooling import divisor_constants, maximum_constants, window_constants
 from convloom.ir import Node, Selection, TensorSpec
 
 #: Cells of a window from which on a block sums them, and elements that 32 bits can count.
@@ -177,7 +177,8 @@ def _max_arguments(node: Node) -> tuple[Argument, ...]:
 
 def _max_constants(node: Node, specs: Specs) -> dict[str, int]:
     x, y = specs[node.inputs[0]], specs[node.outputs[0]]
-    return _sizes(x, y) | window_constants(node.op) | {"INDEX": int(len(node.outputs) > 1)}
+    kind = maximum_constants(node.op) | {"INDEX": int(len(node.outputs) > 1)}
+    return _sizes(x, y) | window_constants(node.op) | kind
 
 
 def _grad_arguments(node: Node, inputs: Sequence[Argument]) -> tuple[Argument, ...]:

@@ -121,6 +121,13 @@ __device__ __forceinline__ bool replaces(f32 value, f32 best) {
     return value > best || value != value;
 }
 
+// The same by magnitude, with MAGNITUDE: the last of equal ones wins.
+template <class P>
+__device__ __forceinline__ bool prevails(f32 value, f32 best) {
+    if constexpr (P::MAGNITUDE != 0) return fabsf(value) >= fabsf(best) || value != value;
+    return replaces(value, best);
+}
+
 // Whether an input receives the gradient of a window whose greatest element is `best`.
 __device__ __forceinline__ bool ties(f32 value, f32 best) {
     return value == best || (value != value && best != best);

@@ -13,10 +13,10 @@ __global__ void __launch_bounds__(256) max_pool_tiled(const f32* x, f32* y, i32*
     int4 winner = make_int4(-1, -1, -1, -1);
     Pool<P>::cells(at, [&](i64 from, i64 cell) {
         const float4 value = *reinterpret_cast<const float4*>(x + from);
-        if (winner.x < 0 || replaces(value.x, best.x)) best.x = value.x, winner.x = i32(cell);
-        if (winner.y < 0 || replaces(value.y, best.y)) best.y = value.y, winner.y = i32(cell);
-        if (winner.z < 0 || replaces(value.z, best.z)) best.z = value.z, winner.z = i32(cell);
-        if (winner.w < 0 || replaces(value.w, best.w)) best.w = value.w, winner.w = i32(cell);
+        if (winner.x < 0 || prevails<P>(value.x, best.x)) best.x = value.x, winner.x = i32(cell);
+        if (winner.y < 0 || prevails<P>(value.y, best.y)) best.y = value.y, winner.y = i32(cell);
+        if (winner.z < 0 || prevails<P>(value.z, best.z)) best.z = value.z, winner.z = i32(cell);
+        if (winner.w < 0 || prevails<P>(value.w, best.w)) best.w = value.w, winner.w = i32(cell);
     });
     const i64 to = Pool<P>::y_offset(at.image, at.channel, at.row, at.col);
     *reinterpret_cast<float4*>(y + to) = best;
