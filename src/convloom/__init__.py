@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convloom import convnet, data, nn, optim
+    from convloom import convnet, data, inspection, nn, optim
     from convloom.ir.errors import ConvloomError, ShapeError
     from convloom.nn import concat
     from convloom.training import Trainer, compile, load, train_many, vjp
@@ -28,7 +28,7 @@ _HOMES = {
     "train_many": "convloom.training",
     "vjp": "convloom.training",
 }
-_SUBMODULES = frozenset({"convnet", "data", "nn", "optim"})
+_SUBMODULES = frozenset({"convnet", "data", "inspection", "nn", "optim"})
 
 __all__ = [
     "ConvloomError",
@@ -39,6 +39,7 @@ __all__ = [
     "concat",
     "convnet",
     "data",
+    "inspection",
     "load",
     "nn",
     "optim",

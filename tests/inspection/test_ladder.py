@@ -31,7 +31,7 @@ from convloom.inspection.ladder import (
     with_gains,
 )
 from convloom.inspection.peaks import Peaks
-from convloom.inspection.plots import plot_ladder, require_matplotlib
+from convloom.inspection.plots import plot_ladder
 from convloom.inspection.workload import Workload, make_workload
 from convloom.ir import ConvloomError, ShapeError
 from convloom.optim import SGD, AdamW
@@ -278,8 +278,3 @@ class TestResults:
         plot_ladder(made(Peaks(1e9, 1e10, "made up"), [*made().rows, row("f", WAY, None)]), path)
         with pytest.raises(ConvloomError, match="nonsense"):
             plot_ladder(made(Peaks(1e9, 1e10, "made up")), f"{tmp_path}/ladder.nonsense")
-
-    def test_without_matplotlib(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-        with pytest.raises(ConvloomError, match=r"pip install 'convloom\[plot\]'"):
-            require_matplotlib()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,18 +26,9 @@ def register(app: typer.Typer) -> None:
 
 def evaluate(
     saved: Saved,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            show_default="the run's own; needed for a file",
-            help=options.DATA_HELP,
-        ),
-    ] = None,
+    data: options.SavedData = None,
     data_dir: options.DataDir = None,
-    train_set: Annotated[
-        bool, typer.Option("--train-set", help="Take the training images, not the test images.")
-    ] = False,
+    train_set: options.TrainSet = False,
     best: options.Best = False,
     ten_crop: Annotated[
         bool,
@@ -68,10 +58,8 @@ def evaluate(
     from dataclasses import replace
 
     from convloom.backends import resolve_device
-    from convloom.cli.images import default_resize, square_of, ten_crop_figures
-    from convloom.cli.runs import load_data
-    from convloom.cli.saved import open_saved
-    from convloom.data import is_image_folder
+    from convloom.cli.images import ten_crop_figures
+    from convloom.cli.saved import open_images, open_saved
     from convloom.nn import CrossEntropyLoss
     from convloom.optim import SGD
     from convloom.training import Trainer
@@ -80,24 +68,23 @@ def evaluate(
     network = open_saved(saved, best=best)
     if network.note:
         output.remark(network.note)
-    origin, name = network.origin, network.data(data)
-    if data_dir is None and name == origin.data and origin.data_dir:
-        data_dir = Path(origin.data_dir)
-    if is_image_folder(name):
-        resize = resize or origin.resize or default_resize(square_of(network.image_shape))
-    parts = load_data(
-        name, data_dir, output, resize=resize, on_bad_image=on_bad_image or origin.on_bad_image
+    images = open_images(
+        network,
+        data,
+        data_dir,
+        output,
+        train_set=train_set,
+        resize=resize,
+        on_bad_image=on_bad_image,
     )
-    whole = parts[0] if train_set else parts[1]
-    side = None if resize is None else square_of(network.image_shape)
-    dataset = network.fitted(whole if side is None else whole.centre_crop(side))
+    origin, dataset, side = network.origin, images.dataset, images.side
     if ten_crop:
         if side is None:
-            raise UsageError(f"--ten-crop is for folders of image files, {name} is none")
+            raise UsageError(f"--ten-crop is for folders of image files, {images.asked} is none")
         for flag, given in (("--kernels", kernels), ("--precision", precision)):
             if given is not None:
                 raise UsageError(f"--ten-crop predicts, and {flag} is for evaluations without it")
-        whole = replace(whole, mean=dataset.mean, std=dataset.std)
+        whole = replace(images.whole, mean=dataset.mean, std=dataset.std)
         figures = ten_crop_figures(
             network.model, whole, side, batch_size=batch_size, device=device or "auto"
         )

@@ -48,6 +48,18 @@ Data = Annotated[
         help=DATA_HELP,
     ),
 ]
+SavedData = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        metavar="NAME",
+        show_default="the run's own; needed for a file",
+        help=DATA_HELP,
+    ),
+]
+TrainSet = Annotated[
+    bool, typer.Option("--train-set", help="Take the training images, not the test images.")
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,18 +73,19 @@ def predict(
     probabilities = each.reshape(len(images), -1, each.shape[1]).mean(axis=1)
     names = network.model.classes or tuple(map(str, range(probabilities.shape[1])))
     found = [
-        {"image": str(image), "top": _top(row, names, top), "notes": list(notes)}
+        {"image": str(image), "top": top_classes(row, names, top), "notes": list(notes)}
         for image, (_, notes), row in zip(images, shown, probabilities, strict=True)
     ]
     document = {"model": str(network.path), "images": found}
     output.result(document, _table(found))
 
 
-def _top(row: Any, names: tuple[str, ...], count: int) -> list[dict[str, Any]]:
+def top_classes(row: Any, names: Sequence[str], count: int) -> list[dict[str, Any]]:
     """The ``count`` largest probabilities, largest first; equal ones in the classes' order."""
-    order = (-row).argsort(kind="stable")[:count]
+    from convloom.inspection.predictions import likeliest
+
     return [
-        {"class": names[i], "index": int(i), "probability": float(row[i])} for i in order.tolist()
+        {"class": names[i], "index": i, "probability": float(row[i])} for i in likeliest(row, count)
     ]
 
 

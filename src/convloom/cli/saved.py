@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from convloom.cli.errors import UsageError
-from convloom.cli.runs import require_exists
-from convloom.cli.terminal import dims
-from convloom.data import ArrayDataset, catalog
+from convloom.cli.images import default_resize, square_of
+from convloom.cli.runs import load_data, require_exists
+from convloom.cli.terminal import Output, dims
+from convloom.data import ArrayDataset, catalog, is_image_folder
 from convloom.ir import ConvloomError
 from convloom.nn import Module
 from convloom.ops.precision import FP32, PRECISIONS
-from convloom.training import checkpoint, load
-from convloom.training.checkpoint import BEST, LAST
+from convloom.training import History, checkpoint, load
+from convloom.training.checkpoint import BEST, LAST, CheckpointError
 from convloom.training.config import CONFIG_NAME, ConfigError, load_config
 
 #: How a checkpoint writes down its loss.
@@ -97,6 +99,53 @@ class Saved:
         return replace(dataset, mean=tuple(mean), std=tuple(std), mean_image=image)
 
 
+@dataclass(frozen=True)
+class Images:
+    """The images of a data set for a saved network.
+
+    Attributes:
+        asked: the data set's name, as it was asked for.
+        whole: the images as they were decoded.
+        side: of the squares that the network takes of larger ones; None where it takes them whole.
+        dataset: what the network takes, normalised as it was trained.
+    """
+
+    asked: str
+    whole: ArrayDataset
+    side: int | None
+    dataset: ArrayDataset
+
+
+def open_images(
+    network: Saved,
+    data: str | None,
+    data_dir: Path | None,
+    output: Output,
+    *,
+    train_set: bool,
+    resize: int | None,
+    on_bad_image: str | None,
+) -> Images:
+    """A part of the data set that was asked for, else of the run's own.
+
+    Raises:
+        UsageError: no data set is known, or none has that name.
+        ConvloomError: images or classes that the network was not made for.
+    """
+    origin, name = network.origin, network.data(data)
+    if data_dir is None and name == origin.data and origin.data_dir:
+        data_dir = Path(origin.data_dir)
+    if is_image_folder(name):
+        resize = resize or origin.resize or default_resize(square_of(network.image_shape))
+    parts = load_data(
+        name, data_dir, output, resize=resize, on_bad_image=on_bad_image or origin.on_bad_image
+    )
+    whole = parts[0] if train_set else parts[1]
+    side = None if resize is None else square_of(network.image_shape)
+    fitted = network.fitted(whole if side is None else whole.centre_crop(side))
+    return Images(name, whole, side, fitted)
+
+
 def open_saved(path: Path, *, best: bool) -> Saved:
     """The network in a file, or the last or best one of a run folder.
 
@@ -106,15 +155,9 @@ def open_saved(path: Path, *, best: bool) -> Saved:
         OSError: there is no such file or folder.
         ConvloomError: a folder without a network, or a file that holds none.
     """
-    require_exists(path)
-    is_run = path.is_dir()
-    folder = path if is_run else path.parent
+    is_run, path = path.is_dir(), file_of(path, BEST if best else LAST)
+    folder = path.parent
     has_settings = (folder / CONFIG_NAME).is_file()
-    if is_run:
-        path = folder / (BEST if best else LAST)
-        if not path.is_file():
-            what = "has saved no network yet" if has_settings else "is not a run folder"
-            raise ConvloomError(f"{folder} {what}: it has no {path.name}")
     model = load(path)
     if not has_settings and not is_run:
         return Saved(model, path, Origin())
@@ -133,6 +176,43 @@ def open_saved(path: Path, *, best: bool) -> Saved:
         config.precision,
     )
     return Saved(model, path, origin)
+
+
+def file_of(path: Path, name: str) -> Path:
+    """The file itself, or the one of that name in a run folder.
+
+    Raises:
+        OSError: there is no such file or folder.
+        ConvloomError: a folder without it.
+    """
+    require_exists(path)
+    if not path.is_dir():
+        return path
+    if not (path / name).is_file():
+        begun = (path / CONFIG_NAME).is_file()
+        what = "has saved no network yet" if begun else "is not a run folder"
+        raise ConvloomError(f"{path} {what}: it has no {name}")
+    return path / name
+
+
+def history_of(path: Path) -> History:
+    """What happened in the training of a run, a checkpoint, or a history.json.
+
+    Raises:
+        OSError: there is no such file or folder.
+        ConvloomError: a folder that is no run, or a file without a history.
+    """
+    path = file_of(path, LAST)
+    try:
+        if path.suffix == ".json":
+            data = json.loads(path.read_bytes())
+        else:
+            data = checkpoint.load(path).record["history"]
+        return History.from_json(data)
+    except CheckpointError as error:
+        raise ConvloomError(f"{path} has no history of its training: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConvloomError(f"{path}: its history is damaged ({error!r})") from error
 
 
 def _told_by_checkpoint(path: Path) -> Origin:

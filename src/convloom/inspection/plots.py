@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from convloom.inspection.figures import new_figure, save_figure
 from convloom.ir import ConvloomError
 
 if TYPE_CHECKING:
@@ -14,38 +15,22 @@ if TYPE_CHECKING:
 _COLOURS = {"rung": "#4472a8", "way": "#2a9d5c", "switch": "#b0b0b0"}
 
 
-def require_matplotlib() -> None:
-    """Raises ConvloomError where matplotlib is missing; says how to get it."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ConvloomError(
-            f"plots need matplotlib ({error}); pip install 'convloom[plot]'"
-        ) from None
-
-
 def plot_ladder(ladder: Ladder, path: str | os.PathLike[str]) -> None:
     """Bars of images a second, and the roofline; the format is that of the file's suffix.
 
     Raises:
         ConvloomError: matplotlib is missing, nothing was timed, or the format is unknown.
     """
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
     if ladder.peaks is None or not any(row.kind != "switch" and row.us for row in ladder.rows):
         raise ConvloomError("nothing was timed, so there is nothing to plot")
-    figure: Any = Figure(figsize=(13, 0.32 * len(ladder.rows) + 2.2), layout="constrained")
+    figure = new_figure(13, 0.32 * len(ladder.rows) + 2.2)
     bars, roof = figure.subplots(1, 2, width_ratios=(3, 2))
     _bars(bars, ladder)
     _roofline(roof, ladder)
     figure.suptitle(
         f"{ladder.network}, batch {ladder.batch_size}, {_device(ladder)}: the whole training step"
     )
-    try:
-        figure.savefig(path, dpi=150)
-    except ValueError as error:
-        raise ConvloomError(f"{os.fspath(path)}: {error}") from None
+    save_figure(figure, path)
 
 
 def _device(ladder: Ladder) -> str:

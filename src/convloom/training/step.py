@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,7 +178,7 @@ def vjp(
     if device == "reference":
         y, *grads = _interpreted(graph, values, names, np.result_type(x.dtype, np.float32))
     else:
-        y, *grads = _compiled(graph, values, names, device, kernels)
+        y, *grads = run_once(graph, values, names, device, kernels)
     by_name = dict(zip(wanted, grads, strict=True))
     dx = by_name.pop("input", np.zeros_like(x))
     weights = model.state_dict()
@@ -221,11 +221,23 @@ def _interpreted(
     return [np.array(known[name]) for name in names]
 
 
-def _compiled(
-    graph: Graph, values: dict[str, np.ndarray], names: list[str], device: str, kernels: str
+def run_once(
+    graph: Graph,
+    values: Mapping[str, np.ndarray],
+    names: Sequence[str],
+    device: str,
+    kernels: str = "auto",
+    watch: Sequence[str] = (),
 ) -> list[np.ndarray]:
+    """Compile a graph, run it once, and read tensors.
+
+    Args:
+        values: at least those that come from outside the graph, by name.
+        names: what to read: outputs, gradients and what is watched.
+        watch: further tensors to keep, those that fusion never stores included.
+    """
     backend = get_backend(device)
-    plan = compile_graph(graph, backend, kernels)
+    plan = compile_graph(graph, backend, kernels, watch=watch)
     executable = backend.executable(plan, backend.storage(plan))
     for name in graph.roles:
         executable.write(name, values[name].astype(graph.specs[name].dtype, copy=False))

@@ -71,7 +71,7 @@ def ladder(
     config = shared.settings(model, batch_size, data, device, precision)
     _refuse_simulator(config, dry_run=dry_run)
     if (plot is not None or out is not None) and not dry_run:
-        from convloom.inspection.plots import require_matplotlib
+        from convloom.inspection.figures import require_matplotlib
 
         require_matplotlib()
     found = _study(config, _shape(input_shape), rounds=0 if dry_run else rounds, seconds=seconds)

@@ -1,0 +1,151 @@
+"""What happened in training, as curves: each cost over epochs or steps, for several runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from convloom.inspection.figures import new_figure
+from convloom.ir import ConvloomError
+from convloom.training.history import EpochRow, History, StepRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: How far a run has come is counted in these.
+UNITS = ("epochs", "steps")
+_TEST = "val_"
+#: Columns that say where a row stands; all others are curves.
+_PLACES = ("epoch", "step")
+#: What logged steps have too.
+_LOGGED = tuple(field.name for field in fields(StepRow))
+#: Up to how many points each is marked.
+_MARKED = 40
+
+
+class CurveError(ConvloomError, ValueError):
+    """No history, or no such cost; the message names what there is."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One cost of one run: ``(place, value)`` of its training and of its test set.
+
+    Either may be empty. Places are epochs or steps.
+    """
+
+    training: tuple[tuple[float, float], ...]
+    test: tuple[tuple[float, float], ...]
+
+
+def known_costs() -> tuple[str, ...]:
+    """Names of all that a history has curves of; those with a test curve first."""
+    names = [field.name for field in fields(EpochRow) if field.name not in _PLACES]
+    own = [name for name in names if not name.startswith(_TEST)]
+    return tuple(sorted(own, key=lambda name: _TEST + name not in names))
+
+
+def usual_costs() -> tuple[str, ...]:
+    """The costs that the test set has too."""
+    names = {field.name for field in fields(EpochRow)}
+    return tuple(name for name in known_costs() if _TEST + name in names)
+
+
+def curve(history: History, cost: str, by: str = "epochs") -> Curve:
+    """One cost of a history.
+
+    Over steps the training curve has a point for each logged step, where these are more than the
+    epochs.
+
+    Raises:
+        CurveError: no such cost or by.
+    """
+    if cost not in known_costs():
+        raise CurveError(f"a history has no {cost!r}; it has {', '.join(known_costs())}")
+    if by not in UNITS:
+        raise CurveError(f"by={by!r} must be {' or '.join(UNITS)}")
+    place = by.removesuffix("s")
+    rows: Sequence[EpochRow | StepRow] = history.epochs
+    if by == "steps" and cost in _LOGGED and len(history.steps) > len(rows):
+        rows = history.steps
+    return Curve(_points(rows, place, cost), _points(history.epochs, place, _TEST + cost))
+
+
+def plot_costs(
+    histories: Mapping[str, History], costs: Sequence[str] = (), *, by: str = "epochs"
+) -> Figure:
+    """A figure with a picture for each cost, and in each the curves of all runs.
+
+    Args:
+        histories: {what to call a run: its history}.
+        costs: their names (``loss``, ``lr``); by default those that the test set has too.
+        by: ``epochs`` or ``steps``.
+
+    Raises:
+        CurveError: no such cost, no run, or a run whose history is empty.
+    """
+    if not histories:
+        raise CurveError("there is no run to draw curves of")
+    for name, history in histories.items():
+        if not history.epochs and not (by == "steps" and history.steps):
+            hint = "; by='steps' shows the steps that it logged" if history.steps else ""
+            raise CurveError(f"{name} has finished no epoch yet{hint}")
+    names = tuple(dict.fromkeys(costs)) or usual_costs()
+    figure = new_figure(max(6.0, 5.0 * len(names)), 4.2)
+    pictures = figure.subplots(1, len(names), squeeze=False)[0]
+    colours = _colours(len(histories))
+    for axes, cost in zip(pictures, names, strict=True):
+        for colour, history in zip(colours, histories.values(), strict=True):
+            _draw(axes, curve(history, cost, by), colour)
+        axes.set_title(cost.replace("_", " "), size=11)
+        axes.set_xlabel(by.removesuffix("s"))
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    _explain(figure, list(histories), colours)
+    return figure
+
+
+def _points(
+    rows: Sequence[EpochRow | StepRow], place: str, cost: str
+) -> tuple[tuple[float, float], ...]:
+    values = ((getattr(row, place), getattr(row, cost, None)) for row in rows)
+    return tuple((at, math.nan if value is None else value) for at, value in values)
+
+
+def _draw(axes: Any, found: Curve, colour: Any) -> None:
+    for points, style in ((found.training, "--"), (found.test, "-")):
+        if any(math.isfinite(value) for _, value in points):
+            marker = "." if len(points) <= _MARKED else ""
+            at, values = zip(*points, strict=True)
+            axes.plot(at, values, style, marker=marker, color=colour, linewidth=1.4)
+
+
+def _colours(count: int) -> list[Any]:
+    """A colour for each run: those of matplotlib's cycle, or more from a map where these end."""
+    from matplotlib import colormaps
+
+    if count <= 10:
+        return [colormaps["tab10"](i) for i in range(count)]
+    return [colormaps["turbo"](0.05 + 0.9 * i / (count - 1)) for i in range(count)]
+
+
+def _explain(figure: Any, names: Sequence[str], colours: Sequence[Any]) -> None:
+    """A legend below: which line is which part, and which colour which run."""
+    from matplotlib.lines import Line2D
+
+    plain = "black" if len(names) > 1 else colours[0]
+    lines = [Line2D([], [], color=plain, linestyle=style) for style in ("--", "-")]
+    texts = ["training", "test"]
+    if len(names) > 1:
+        lines += [Line2D([], [], color=colour, linewidth=3) for colour in colours]
+        texts += names
+    else:
+        figure.suptitle(names[0], size=11, parse_math=False)
+    widest = max(map(len, texts))
+    columns = max(1, min(len(texts), int(figure.get_figwidth() * 12 / (widest + 8))))
+    legend = figure.legend(lines, texts, loc="outside lower center", ncols=columns, fontsize=9)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
