@@ -97,7 +97,7 @@ class KnownSet:
 
     def sha256(self, file: str) -> str | None:
         """The official digest of a file's content, if there is one."""
-        return next(known.sha256 for known in self.files if known.name == file)
+        return next((known.sha256 for known in self.files if known.name == file), None)
 
 
 def _idx_files(*content: tuple[int, str]) -> tuple[KnownFile, ...]:

@@ -1,7 +1,8 @@
 """How data sets lie in a folder, and how that becomes a training and a test set.
 
-Three layouts: ``idx`` (four idx files, as MNIST has them), ``cifar10`` and ``cifar100`` (the
-binary versions, unpacked or still in their archive), and ``digits`` (the set that convloom ships).
+Layouts: ``idx`` (four idx files, as MNIST has them), ``cifar10`` and ``cifar100`` (the binary
+versions, unpacked or still in their archive), ``batches`` (cuda-convnet's batch files, CIFAR's
+Python version too), and ``digits`` (the set that convloom ships).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from convloom.data import cifar, idx
+from convloom.data import batches, cifar, idx
 from convloom.data.catalog import IDX_NAMES
 from convloom.data.errors import DataError
 
@@ -31,11 +32,15 @@ class Reading:
     Attributes:
         train, test: (images (N, C, H, W) uint8, labels (N, label columns) int64).
         digests: {file: SHA-256 of its decompressed content}.
+        files: training images of each batch file; empty where they are no such files.
+        classes: names that the files say; empty where they say none.
     """
 
     train: Arrays
     test: Arrays
     digests: Mapping[str, str]
+    files: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,21 +155,68 @@ class _Cifar:
     label_classes: tuple[int, ...]
 
     def __call__(self, paths: Mapping[str, Path]) -> Reading:
+        if batches.META in paths:
+            return _read_batches(paths)
         names = (*self.train, self.test)
         if len(set(paths.values())) < len(names):
             files = cifar.read_archive(paths[self.test], self.label_classes, names)
         else:
             files = {name: cifar.read(paths[name], self.label_classes) for name in names}
         digests = {name: records.digest for name, records in files.items()}
-        return Reading(_joined(files, self.train), _joined(files, (self.test,)), digests)
+        sizes = tuple(len(files[name].labels) for name in self.train)
+        return Reading(_joined(files, self.train), _joined(files, (self.test,)), digests, sizes)
 
 
-def _joined(files: dict[str, cifar.Records], names: tuple[str, ...]) -> Arrays:
+class _BatchFiles(Layout):
+    """Any number of cuda-convnet's batch files."""
+
+    def find(self, folder: Path) -> dict[str, Path]:
+        """{file: path} of the files in a folder."""
+        places = (folder, *(folder / name for name in self.folders))
+        return next((found for place in places if (found := batches.find(place))), {})
+
+
+class _BinaryOrBatches(Layout):
+    """The binary version; where there is nothing of it, the Python version."""
+
+    def find(self, folder: Path) -> dict[str, Path]:
+        """{file: path} of the files of either version."""
+        return super().find(folder) or _BATCHES.find(folder)
+
+    def missing(self, found: Mapping[str, Path]) -> tuple[str, ...]:
+        """The files of that version which ``find`` did not find."""
+        return () if batches.META in found else super().missing(found)
+
+
+def _read_batches(paths: Mapping[str, Path]) -> Reading:
+    train, test = batches.parts(paths, paths[batches.META].parent)
+    files: dict[str, batches.BatchFile | cifar.Records] = {}
+    for name in (*train, test):
+        files[name] = batches.read(paths[name])
+        if (found := files[name].images.shape[1:]) != (wanted := files[train[0]].images.shape[1:]):
+            raise DataError(
+                f"its images are {found} (channels, height, width), those of {train[0]} {wanted}",
+                paths[name],
+            )
+    digests = {name: file.digest for name, file in files.items()}
+    sizes = tuple(len(files[name].labels) for name in train)
+    classes = batches.read_classes(paths[batches.META])
+    training, testing = (
+        (images, labels.reshape(-1, 1))
+        for images, labels in (_joined(files, tuple(train)), _joined(files, (test,)))
+    )
+    return Reading(training, testing, digests, sizes, classes)
+
+
+def _joined(
+    files: dict[str, cifar.Records] | dict[str, batches.BatchFile | cifar.Records],
+    names: tuple[str, ...],
+) -> Arrays:
     """Some files' images and labels as one; each file's memory is freed as soon as it is copied."""
     labels = np.concatenate([files[name].labels for name in names]).astype(np.int64)
     if len(names) == 1:
         return files.pop(names[0]).images, labels
-    images = np.empty((len(labels), *cifar.SHAPE), np.uint8)
+    images = np.empty((len(labels), *files[names[0]].images.shape[1:]), np.uint8)
     end = 0
     for name in names:
         part = files.pop(name).images
@@ -174,11 +226,13 @@ def _joined(files: dict[str, cifar.Records], names: tuple[str, ...]) -> Arrays:
 
 
 _CIFAR10_TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+_BATCHES = _BatchFiles((batches.META,), _read_batches, folders=("cifar-10-batches-py",))
 _DIGITS = Layout(("digits-images-idx3-ubyte", "digits-labels-idx1-ubyte"), _read_digits)
 
 LAYOUTS = {
+    "batches": _BATCHES,  # before cifar10, which may be such files too, but of CIFAR's classes
     "idx": Layout(IDX_NAMES, _read_idx, folders=("raw",)),
-    "cifar10": Layout(
+    "cifar10": _BinaryOrBatches(
         (*_CIFAR10_TRAIN, "test_batch.bin"),
         _Cifar(_CIFAR10_TRAIN, "test_batch.bin", (10,)),
         archives=("cifar-10-binary.tar.gz",),

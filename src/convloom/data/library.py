@@ -121,9 +121,10 @@ def load(
     """The training and the test set of that name, found on this machine or fetched.
 
     Args:
-        name: mnist, fashion-mnist, cifar10, cifar100, digits, or a folder with four idx files or
-            CIFAR's binary files. Such a folder may have a classes.txt, one name a line. Or a folder
-            of image files, train/CLASS/*.jpg and val/CLASS/*.jpg; see data/folders.py.
+        name: mnist, fashion-mnist, cifar10, cifar100, digits, or a folder with four idx files,
+            CIFAR's binary files, or cuda-convnet's batch files (data/batches.py). Such a folder
+            may have a classes.txt, one name a line. Or a folder of image files, train/CLASS/*.jpg
+            and val/CLASS/*.jpg; see data/folders.py.
         data_dir: where to look first: its subfolder of that name, then itself.
         coarse: CIFAR-100's 20 classes in place of the 100.
         resize: side of the squares that a folder's image files become, in pixels; None for 256.
@@ -346,8 +347,12 @@ def _assemble(known: KnownSet, found: Found, reading: Reading, coarse: bool) -> 
             known.mean,
             known.std,
             found.folder,
+            files,
         )
-        for split, arrays in (("train", reading.train), ("test", reading.test))
+        for split, arrays, files in (
+            ("train", reading.train, reading.files),
+            ("test", reading.test, ()),
+        )
     )
     return _Loaded(train, test, found, reading.digests)
 
@@ -361,6 +366,7 @@ def _dataset(
     mean: tuple[float, ...],
     std: tuple[float, ...],
     folder: Path,
+    files: tuple[int, ...],
 ) -> ArrayDataset:
     images, labels = arrays
     try:
@@ -372,6 +378,7 @@ def _dataset(
             mean=mean,
             std=std,
             split=split,
+            files=files,
         )
     except DataError as error:
         raise DataError(f"the {split} set cannot be used: {error}", folder) from error
@@ -461,8 +468,11 @@ def _load_folder(folder: Path, coarse: bool) -> tuple[ArrayDataset, ArrayDataset
     mean, std = statistics(reading.train[0])
     name = folder.resolve().name
     train, test = (
-        _dataset(name, split, arrays, column, classes, mean, std, folder)
-        for split, arrays in (("train", reading.train), ("test", reading.test))
+        _dataset(name, split, arrays, column, classes, mean, std, folder, files)
+        for split, arrays, files in (
+            ("train", reading.train, reading.files),
+            ("test", reading.test, ()),
+        )
     )
     return train, test
 
@@ -477,7 +487,7 @@ def _recognise(folder: Path) -> tuple[str, Layout]:
         if layout.find(folder):
             return kind, layout
     expected = "; or ".join(", ".join(layouts.LAYOUTS[k].files) for k in ("idx", "cifar10"))
-    expected += "; or train/CLASS/*.jpg and val/CLASS/*.jpg"
+    expected += "; or batches.meta, data_batch_1 …; or train/CLASS/*.jpg and val/CLASS/*.jpg"
     raise DataError(f"there is no data set in this folder; expected {expected}", folder)
 
 
@@ -489,6 +499,8 @@ def _class_names(folder: Path, kind: str, reading: Reading, column: int) -> tupl
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"cannot be read as text: {error}", path) from error
         return tuple(line.strip() for line in lines if line.strip())
+    if reading.classes:
+        return reading.classes
     largest = max(
         int(labels[:, column].max(initial=-1)) for _, labels in (reading.train, reading.test)
     )
