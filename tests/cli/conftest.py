@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -30,3 +31,19 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         paths.append(folder / f"{i}.png")
         Image.fromarray(test.images[i, 0]).save(paths[-1])
     return paths
+
+
+@pytest.fixture(scope="session")
+def image_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of JPEGs, each of a colour of its own, of different sizes."""
+    root, draw = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for part, count in (("train", 6), ("val", 3)):
+        for channel, name in enumerate(("red", "green", "blue")):
+            for number in range(count):
+                path = root / part / name / f"{number}.JPEG"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                size = (int(draw.integers(12, 20)), int(draw.integers(12, 20)), 3)
+                pixels = draw.integers(0, 120, size).astype(np.uint8)
+                pixels[..., channel] += 100
+                Image.fromarray(pixels).save(path, "JPEG")
+    return root

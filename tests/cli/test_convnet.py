@@ -3,8 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import convloom as cl
+from convloom.data import Augmentation
+from convloom.training import checkpoint
+from convloom.training.config import load_config
 from tests.cli.running import invoke, refused
 from tests.convnet.files import RULES, SMALL, edited
 
@@ -38,10 +43,30 @@ def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     assert "No such file" in refused(2, "convnet", "describe", tmp_path / "none.cfg")
 
 
+#: Rates for pixels from 0 to 255.
+GENTLE = """
+[conv1]
+epsW=0.0001
+epsB=0.001
+momW=0.9
+momB=0.8
+wc=0.004
+
+[fc10]
+epsW=0.0003
+epsB=0.001
+momW=0.9
+momB=0.9
+
+[logprob]
+coeff=1
+"""
+
+
 def trained(folder: Path, *more: object) -> Path:
     """A run of one epoch on the digits."""
     layers = written(folder, "layers.cfg", edited(SMALL, "channels=3", "channels=1"))
-    params = written(folder, "params.cfg", RULES)
+    params = written(folder, "params.cfg", GENTLE)
     words = ("--layers", layers, "--params", params, "--data", "digits", "--epochs", 1)
     result = invoke("train", *words, "--device", "cpu", "--out", folder / "run", *more)
     assert result.exit_code == 0, result.output
@@ -60,12 +85,12 @@ def test_an_edited_parameter_file_counts_from_a_resume_on(tmp_path: Path) -> Non
     run = trained(tmp_path)
     settings = (run / "run.toml").read_text()
     (run / "run.toml").write_text(edited(settings, "epochs = 1\n", "epochs = 2\n"))
-    written(tmp_path, "params.cfg", edited(RULES, "epsW=0.01", "epsW=0.001"))
+    written(tmp_path, "params.cfg", edited(GENTLE, "epsW=0.0001", "epsW=0.001"))
     with pytest.warns(UserWarning, match="from now on") as told:
         result = invoke("resume", run)
     assert result.exit_code == 0, result.output
     changes = [str(one.message).partition(": ")[2] for one in told]
-    assert "conv1.weights.0: eps was 0.01, it is 0.001 from now on" in changes
+    assert "conv1.weights.0: eps was 0.0001, it is 0.001 from now on" in changes
     assert not [change for change in changes if "fc10" in change or "biases" in change]
 
 
@@ -82,3 +107,78 @@ def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
     words = ("--layers", layers, "--params", params, "--data", "digits")
     message = refused(1, "train", *words, "--out", tmp_path / "run")
     assert "takes images of shape (3, 8, 8), the data set has (1, 8, 8)" in message
+
+
+class TestHabits:
+    """What --layers does to images."""
+
+    def test_mean_image_and_batch_files(self, tmp_path: Path) -> None:
+        run = trained(tmp_path)
+        config, model = load_config(run), cl.load(run / "last.safetensors")
+        train, _ = cl.data.load("digits")
+        assert (config.batch_size, config.shuffle, config.flip) == (128, False, False)
+        assert model.mean_image is not None
+        np.testing.assert_array_equal(model.mean_image, cl.data.mean_image(train.images))
+        assert model.normalization is not None
+        assert model.normalization.std == (1 / 255,)
+        history = json.loads((run / "history.json").read_text())
+        assert history["epochs"][0]["step"] == -(-1437 // 128)
+
+    def test_the_steps_are_the_api_s(self, tmp_path: Path) -> None:
+        run = trained(tmp_path, "--batch-file", 500, "--batch-size", 100, "--seed", 3)
+        train, test = cl.data.load("digits")
+        files = cl.convnet.batch_files(train, 500)
+        assert files == (500, 500, 437)
+        net = cl.convnet.load(tmp_path / "layers.cfg", tmp_path / "params.cfg", 8)
+        updates = cl.convnet.updates(files, 100)
+        rule = cl.convnet.optimizer_of(net, steps=sum(updates), files=updates, seed=3)
+        trainer = cl.Trainer(
+            net, rule, net.cost.loss, batch_size=100, seed=3, shuffle=False, batch_files=files,
+            device="cpu",
+        )  # fmt: skip
+        history = trainer.fit(train.centred(), 1, test.centred(train))
+        assert history[-1].step == 15
+        for name, value in cl.load(run / "last.safetensors").state_dict().items():
+            np.testing.assert_array_equal(value, net.state_dict()[name], err_msg=name)
+
+    def test_crop_border(self, tmp_path: Path) -> None:
+        run = trained(tmp_path, "--crop-border", 1, "--scalar-mean", "--shuffle")
+        config, model = load_config(run), cl.load(run / "last.safetensors")
+        assert (config.crop_border, config.image_size, config.flip, config.shuffle) == (1, 6, 1, 1)
+        assert model.input_shape == (1, 6, 6)
+        assert model.mean_image is None
+        settings = checkpoint.load(run / "last.safetensors").settings
+        assert settings["augment"] == repr(Augmentation(padding=0, flip=True, size=6))
+        assert (settings["shuffle"], settings["batch_files"]) == (True, [1437])
+        (run / "run.toml").write_text(
+            edited((run / "run.toml").read_text(), "epochs = 1\n", "epochs = 2\n")
+        )
+        with pytest.warns(UserWarning, match="steps was 12, it is 24 from now on"):
+            assert invoke("resume", run).exit_code == 0
+
+    def test_a_folder_of_image_files(self, tmp_path: Path, image_folder: Path) -> None:
+        layers = written(tmp_path, "layers.cfg", SMALL)
+        params = written(tmp_path, "params.cfg", GENTLE)
+        words = ("--layers", layers, "--params", params, "--data", image_folder, "--epochs", 1)
+        flags = ("--resize", 32, "--colour-noise", 0.1, "--device", "cpu", "--out", tmp_path / "a")
+        result = invoke("train", *words, *flags)
+        assert result.exit_code == 0, result.output
+        assert "pixels 0 to 255 less the mean image, minibatches in the order" in result.stdout
+        settings = checkpoint.load(tmp_path / "a" / "last.safetensors").settings
+        assert settings["shuffle"] == "once"
+        assert settings["augment"] == repr(
+            Augmentation(padding=0, flip=True, size=28, noise=0.1, damped=True, shared=32)
+        )
+
+    def test_refusals(self, tmp_path: Path) -> None:
+        words = ("train", "--layers", "l.cfg", "--params", "p.cfg")
+        for flag in (("--augment",), ("--crop", 4), ("--image-size", 24)):
+            assert "not for --layers; give --crop-border" in refused(2, *words, *flag)
+        for flag in (("--crop-border", 4), ("--scalar-mean",), ("--batch-file", 9)):
+            message = refused(2, "train", "lenet", *flag)
+            assert f"{flag[0]} is for layer files, --layers" in message
+        layers = written(tmp_path, "layers.cfg", edited(SMALL, "channels=3", "channels=1"))
+        params = written(tmp_path, "params.cfg", RULES)
+        flags = ("--data", "digits", "--crop-border", 4, "--out", tmp_path / "run")
+        message = refused(1, "train", "--layers", layers, "--params", params, *flags)
+        assert "a crop border of 4 leaves nothing of images of 8×8 pixels" in message

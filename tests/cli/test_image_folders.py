@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import convloom as cl
 from convloom.training.config import load_config
@@ -25,19 +24,8 @@ def make_model(num_classes, in_channels, image_size):
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of JPEGs, each of a colour of its own, of different sizes."""
-    root, draw = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for part, count in (("train", 6), ("val", 3)):
-        for channel, name in enumerate(("red", "green", "blue")):
-            for number in range(count):
-                path = root / part / name / f"{number}.JPEG"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                size = (int(draw.integers(12, 20)), int(draw.integers(12, 20)), 3)
-                pixels = draw.integers(0, 120, size).astype(np.uint8)
-                pixels[..., channel] += 100
-                Image.fromarray(pixels).save(path, "JPEG")
-    return root
+def folder(image_folder: Path) -> Path:
+    return image_folder
 
 
 @pytest.fixture(scope="session")

@@ -82,6 +82,18 @@ def test_rates_follow_their_schedule_and_stay_within_a_batch_file() -> None:
     assert optimizer.hyper(0, lr=0.5)["eps:w"] == pytest.approx(0.05)
 
 
+def test_schedules_count_batch_files() -> None:
+    """Files of 3, 3 and 1 updates, two epochs: p is sixths, whatever a file's own updates."""
+    rule = TensorRule("w", 1.0, 0.9, 0.0, "linear[tgtFactor=10,noiseStdev=0]")
+    optimizer = Velocity((rule,), steps=14, files=(3, 3, 1))
+    rates = np.array([optimizer.hyper(step)["eps:w"] for step in range(15)])
+    sixths = np.array([0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4, 5, 6])
+    np.testing.assert_allclose(rates, 1 - 0.9 * sixths / 6)
+    assert from_json(json.loads(json.dumps(optimizer.to_json()))) == optimizer
+    with pytest.raises(OptimizerError, match="files must be at least 1 each"):
+        Velocity((rule,), files=(3, 0))
+
+
 def test_noise_only_raises_a_rate_and_is_drawn_anew() -> None:
     rule = TensorRule("w", 0.1, 0.9, 0.0, "linear[tgtFactor=1,noiseStdev=1]")
     rates = [Velocity((rule,), steps=100).hyper(step)["eps:w"] for step in range(100)]

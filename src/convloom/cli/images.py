@@ -2,7 +2,8 @@
 
 Images of a folder are decoded as squares of ``resize`` pixels, of which the network is given
 ``image_size``: a random part where training augments, else the middle, or ten parts in a ten-crop
-test.
+test. A network of a layer file is given what ``crop_border`` leaves of images of any data set, less
+their mean image.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from convloom.cli.terminal import dims
+from convloom.convnet.habits import SHARED, cropped_side
 from convloom.data import (
     ArrayDataset,
     Augmentation,
@@ -24,6 +26,7 @@ from convloom.data import (
     quietly,
     ten_crops,
 )
+from convloom.data.loader import ONCE
 from convloom.ir import ConvloomError
 from convloom.nn import Module
 from convloom.training.config import RunConfig
@@ -36,10 +39,20 @@ _CROP, _WHOLE = 224, 256
 def with_sizes(config: RunConfig, asked: Collection[str]) -> RunConfig:
     """The settings with the sizes of a folder's images; without them for other data sets.
 
+    What the sizes of a layer file's images are is known when they are; see ``fed``.
+
     Args:
         asked: the settings that a person gave; a recipe's sizes are meant for folders alone.
     """
-    if not is_image_folder(config.data):
+    folder = is_image_folder(config.data)
+    if config.params is not None:
+        resize = (config.resize or _WHOLE) if folder else config.resize
+        border = config.crop_border
+        if folder and "crop_border" not in asked:
+            border = round(resize * (_WHOLE - _CROP) / (2 * _WHOLE)) if resize else 0
+        flip = config.flip if "flip" in asked else border > 0
+        return replace(config, resize=resize, image_size=None, crop_border=border, flip=flip)
+    if not folder:
         kept = {key: getattr(config, key) for key in ("resize", "image_size") if key in asked}
         return replace(config, **{"resize": None, "image_size": None, **kept})
     resize, size = config.resize, config.image_size
@@ -59,15 +72,39 @@ def default_resize(size: int) -> int:
 
 def augmentation(config: RunConfig) -> Augmentation | None:
     """What the settings do to training images."""
-    if not config.crop and not config.flip and not config.colour_noise:
+    if not (config.crop or config.flip or config.colour_noise or config.crop_border):
         return None
     cropped = config.image_size is not None and config.image_size != config.resize
+    layers, folder = config.params is not None, config.resize is not None
     return Augmentation(
         padding=config.crop,
         flip=config.flip,
         size=config.image_size if cropped else None,
         noise=config.colour_noise,
+        damped=layers and config.colour_noise > 0,
+        shared=SHARED if layers and folder else 1,
     )
+
+
+def fed(
+    config: RunConfig, train: ArrayDataset, test: ArrayDataset
+) -> tuple[RunConfig, ArrayDataset, ArrayDataset]:
+    """The settings and the two parts as the network's file wants them fed.
+
+    Raises:
+        ConvloomError: a crop border that leaves nothing.
+    """
+    if config.params is None:
+        return config, train, test
+    side = cropped_side(min(train.shape[1:]), config.crop_border)
+    config = replace(config, image_size=side if config.crop_border else None)
+    centred = train.centred(scalar=config.scalar_mean)
+    return config, centred, test.centred(train, scalar=config.scalar_mean)
+
+
+def shuffling(config: RunConfig) -> bool | str:
+    """How training images are ordered; image files lie sorted by class, so once at least."""
+    return config.shuffle or (ONCE if config.resize is not None else False)
 
 
 def cropped(

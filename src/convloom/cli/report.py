@@ -24,9 +24,13 @@ def headline(
 ) -> list[str]:
     """What will be trained, on what, and how."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    fed: list[str] = []
     learning = f"{config.optimizer}, lr {config.lr:g}, schedule {config.schedule}"
     if config.params is not None:
         learning = f"rates of {config.params}"
+        mean = "their mean" if config.scalar_mean else "the mean image"
+        order = "in a new order every epoch" if config.shuffle else "in the order of batch files"
+        fed = [f"fed as in 2012: pixels 0 to 255 less {mean}, minibatches {order}"]
     return [
         f"{config.network}: {parameters:,} parameters",
         f"{train.name}: {len(train):,} training and {len(test):,} test images of "
@@ -34,6 +38,7 @@ def headline(
         f"device {device(config.device)}, batch size {config.batch_size}, {learning}, "
         f"seed {config.seed}"
         + (f", precision {config.precision}" if config.precision != FP32 else ""),
+        *fed,
     ]
 
 

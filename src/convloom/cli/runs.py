@@ -90,6 +90,10 @@ def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
             "a layer file needs its parameter file, and other networks have none: "
             "--layers layers.cfg --params params.cfg"
         )
+    if config.params is None:
+        for name in ("crop_border", "scalar_mean", "batch_file"):
+            if getattr(config, name):
+                raise ConvloomError(f"--{name.replace('_', '-')} is for layer files, --layers")
     if not config.network.endswith(".cfg") and not models.is_file(config.network):
         models.get(config.network)
     if needs_files or config.data != catalog.IMAGENET:
@@ -115,6 +119,7 @@ def prepare(config: RunConfig, output: Output) -> Run:
         resize=config.resize,
         on_bad_image=config.on_bad_image,
     )
+    config, train, test = images.fed(config, train, test)
     train, test = images.cropped(config, train, test)
     shape = images.network_shape(config, train)
     model = network_of(config, shape, len(train.classes), output)
@@ -345,6 +350,8 @@ def _trainer(run: Run, callbacks: Iterable[Callback]) -> Trainer:
         schedule=config.make_schedule(),
         clip_norm=config.clip_norm,
         augment=images.augmentation(config),
+        shuffle=images.shuffling(config),
+        batch_files=_batch_files(run),
         callbacks=callbacks,
         out=run.folder,
         checkpoint_every=config.checkpoint_every,
@@ -360,9 +367,19 @@ def _learning(run: Run) -> tuple[Optimizer, Any]:
     from convloom import convnet
 
     assert isinstance(run.model, convnet.Net)
-    steps = config.epochs * -(-len(run.train) // config.batch_size)
-    rule = convnet.optimizer_of(run.model, steps=steps, seed=config.seed)
+    files = convnet.updates(_batch_files(run), config.batch_size)
+    steps = config.epochs * sum(files)
+    rule = convnet.optimizer_of(run.model, steps=steps, files=files, seed=config.seed)
     return rule, run.model.cost.loss
+
+
+def _batch_files(run: Run) -> tuple[int, ...]:
+    """Images of each batch file of a layer file's run; empty for other networks."""
+    if run.config.params is None:
+        return ()
+    from convloom.convnet import batch_files
+
+    return batch_files(run.train, run.config.batch_file)
 
 
 def crops_of(config: RunConfig) -> Crops | None:

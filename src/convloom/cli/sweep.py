@@ -191,7 +191,7 @@ def _run(run: Run, points: Sequence[dict[str, Any]], folder: Path, output: Outpu
 
 
 def _members(run: Run, points: Sequence[Mapping[str, Any]]) -> Iterator[Member]:
-    from convloom.cli.images import augmentation
+    from convloom.cli.images import augmentation, shuffling
     from convloom.cli.runs import make_network
     from convloom.nn import CrossEntropyLoss
     from convloom.training.many import each_member
@@ -215,6 +215,7 @@ def _members(run: Run, points: Sequence[Mapping[str, Any]]) -> Iterator[Member]:
         schedule=config.make_schedule(),
         clip_norm=config.clip_norm,
         augment=augmentation(config),
+        shuffle=shuffling(config),
         log_every=config.log_every,
     )
 

@@ -25,6 +25,7 @@ def register(app: typer.Typer) -> None:
             "convloom train path/net.py:make_model --data cifar10 --augment --out runs/mine",
             "convloom train alexnet --data DIR --image-size 224 --epochs 90",
             "convloom train --layers layers.cfg --params params.cfg --data cifar10 --epochs 10",
+            "convloom train --layers layers.cfg --params params.cfg --data cifar10 --crop-border 4",
             "convloom train run.toml --lr 0.02",
         ),
     )(train)
@@ -45,7 +46,8 @@ def train(
         typer.Option(
             metavar="FILE",
             show_default="none",
-            help="In place of MODEL: a network file of 2012, layers.cfg.",
+            help="In place of MODEL: a network file of 2012, layers.cfg. It is fed as then: pixels "
+            "from 0 to 255 less the mean image, minibatches of 128 in the order of batch files.",
         ),
     ] = None,
     params: Annotated[
@@ -165,6 +167,42 @@ def train(
             "AlexNet's is 0.1.",
         ),
     ] = None,
+    shuffle: Annotated[
+        bool | None,
+        typer.Option(
+            "--shuffle/--no-shuffle",
+            show_default="on; off for --layers",
+            help="A new order of the training images every epoch. Without it they come as they "
+            "lie, image files of a folder in one random order.",
+        ),
+    ] = None,
+    crop_border: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PIXELS",
+            show_default="16 of 256 for a folder of image files, else 0",
+            help="For --layers: what the network's input leaves on each side of an image. Training "
+            "takes parts of that size anywhere and mirrors half of them (--no-flip: none), one "
+            "draw for 32 images of a folder; tests take the middle.",
+        ),
+    ] = None,
+    scalar_mean: Annotated[
+        bool | None,
+        typer.Option(
+            "--scalar-mean",
+            show_default=False,
+            help="For --layers: subtract the mean of the mean image, one number.",
+        ),
+    ] = None,
+    batch_file: Annotated[
+        int | None,
+        typer.Option(
+            metavar="IMAGES",
+            show_default="the data set's own files, else 10000",
+            help="For --layers: images of a batch file. Each is cut into minibatches by itself, "
+            "and schedules count them.",
+        ),
+    ] = None,
     on_bad_image: options.OnBadImage = None,
     seed: Annotated[
         int | None,
@@ -228,6 +266,10 @@ def train(
         "flip": _augmented(augment, flip, True, False),
         "resize": resize,
         "image_size": image_size,
+        "shuffle": shuffle,
+        "crop_border": crop_border,
+        "scalar_mean": scalar_mean,
+        "batch_file": batch_file,
         "colour_noise": 0.0 if augment is False and colour_noise is None else colour_noise,
         "on_bad_image": on_bad_image,
         "seed": seed,
@@ -260,12 +302,20 @@ _IN_PARAMS = (
     "clip_norm",
     "label_smoothing",
 )
+#: What --crop-border says for a layer file.
+_IN_BORDER = ("crop", "image_size")
 
 
 def _network(model: str | None, layers: Path | None, flags: dict[str, Any]) -> str:
     """MODEL or --layers. Raises UsageError for both or neither, or rates beside --params."""
     if (model is None) == (layers is None):
         raise UsageError("give a MODEL, or --layers and --params, and not both")
+    for name in _IN_BORDER if layers is not None else ():
+        if flags[name] is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(
+                f"--{flag} and --augment are not for --layers; give --crop-border PIXELS, or --flip"
+            )
     if layers is None:
         assert model is not None
         return model

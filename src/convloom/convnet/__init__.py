@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
+from convloom.convnet.habits import batch_files, updates
 from convloom.convnet.net import Net, load
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.optimizer import optimizer_of, train_step
@@ -14,10 +15,12 @@ __all__ = [
     "Net",
     "Network",
     "Rules",
+    "batch_files",
     "describe",
     "load",
     "optimizer_of",
     "read_network",
     "read_rules",
     "train_step",
+    "updates",
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +47,8 @@ class Velocity(Optimizer):
         rules: one a parameter.
         steps: updates of the whole training, over which schedules stretch.
         constant: updates over which a scheduled rate stays the same: those of one batch file.
+        files: updates of each batch file of an epoch, where they are not all as many; schedules
+            then count files.
         seed: of the noise that a schedule may put on a rate.
         lr: multiplies every eps.
 
@@ -59,6 +63,7 @@ class Velocity(Optimizer):
     rules: tuple[TensorRule, ...] = ()
     steps: int = 1
     constant: int = 1
+    files: tuple[int, ...] = ()
     seed: int = 0
     lr: float = 1.0
     weight_decay: float = 0.0
@@ -71,6 +76,8 @@ class Velocity(Optimizer):
         object.__setattr__(self, "rules", tuple(rules))
         self._require("steps", self.steps >= 1, "at least 1")
         self._require("constant", self.constant >= 1, "at least 1")
+        object.__setattr__(self, "files", tuple(self.files))
+        self._require("files", all(file >= 1 for file in self.files), "at least 1 each")
         schedules = tuple(parse_schedule(rule.schedule) for rule in self.rules)
         object.__setattr__(self, "_schedules", schedules)
 
@@ -90,7 +97,7 @@ class Velocity(Optimizer):
         if momentum is not None:
             raise OptimizerError("Velocity: momentum cannot be scheduled, each tensor has its own")
         factor = self.lr if lr is None else lr
-        progress = step // self.constant * self.constant / self.steps
+        progress = self._progress(step)
         found = {}
         for i, (rule, schedule) in enumerate(zip(self.rules, self._schedules, strict=True)):
             rate = factor * schedule.rate(rule.eps, progress)
@@ -101,6 +108,15 @@ class Velocity(Optimizer):
             found[f"momentum:{rule.name}"] = rule.momentum if rule.eps else 0.0
             found[f"decay:{rule.name}"] = rule.decay
         return found
+
+    def _progress(self, step: int) -> float:
+        """The share of the training that the batch files before a step's own make up."""
+        if not self.files:
+            return step // self.constant * self.constant / self.steps
+        ends = list(accumulate(self.files))
+        epoch, rest = divmod(step, ends[-1])
+        epochs = self.steps / ends[-1]
+        return (epoch + bisect_right(ends, rest) / len(ends)) / epochs
 
     def op(self, names: Sequence[str], clip: bool = False) -> Op:
         known = tuple(rule.name for rule in self.rules)
@@ -140,12 +156,15 @@ class Velocity(Optimizer):
         return {key: value for key, value in plain.items() if key[0] != "_"} | {"rules": rules}
 
 
-def optimizer_of(net: Net, *, steps: int = 1, constant: int = 1, seed: int = 0) -> Velocity:
+def optimizer_of(
+    net: Net, *, steps: int = 1, constant: int = 1, files: Sequence[int] = (), seed: int = 0
+) -> Velocity:
     """The rule that a network's parameter file asks for.
 
     Args:
         steps: updates of the whole training.
         constant: updates of one batch file.
+        files: updates of each batch file of an epoch, in place of ``constant``; see ``updates``.
 
     Raises:
         OptimizerError: what the file asks for is not supported.
@@ -158,7 +177,7 @@ def optimizer_of(net: Net, *, steps: int = 1, constant: int = 1, seed: int = 0) 
         _rule(net, name, parameters[name].shape, coefficient)
         for name in net.trace(net.images).named(Role.PARAMETER)
     )
-    return Velocity(rules, steps=steps, constant=constant, seed=seed)
+    return Velocity(rules, steps=steps, constant=constant, files=tuple(files), seed=seed)
 
 
 def _rule(net: Net, name: str, shape: tuple[int, ...], coefficient: float) -> TensorRule:

@@ -62,6 +62,13 @@ class RunConfig:
         crop: padding of the random crop in pixels; 0 means none.
         flip: whether images are mirrored at random.
         colour_noise: deviation of what is added along each axis of the pixels' colours.
+        shuffle: whether every epoch has an order of its own; else the data set's, and for a folder
+            of image files one random order.
+        crop_border: of a layer file: pixels that the network's input leaves on each side of an
+            image; training takes random parts of that size, and mirrors them where ``flip`` says.
+        scalar_mean: of a layer file: subtract one number, not the mean image.
+        batch_file: of a layer file: images of a batch file; None for the data set's own, else
+            10,000.
         on_bad_image: what to do with image files that cannot be decoded: ``error`` or ``skip``.
         seed: of initial weights, order, augmentation and dropout.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda-sim`` or ``reference``.
@@ -96,6 +103,10 @@ class RunConfig:
     crop: int = 0
     flip: bool = False
     colour_noise: float = 0.0
+    shuffle: bool = True
+    crop_border: int = 0
+    scalar_mean: bool = False
+    batch_file: int | None = None
     on_bad_image: str = "error"
     seed: int = 0
     device: str = "auto"
@@ -375,6 +386,10 @@ _RULES: dict[str, _Rule] = {
     "crop": _Rule("a whole number of pixels, 0 for no crop", _whole(0)),
     "flip": _FLAG,
     "colour_noise": _AT_LEAST_0,
+    "shuffle": _FLAG,
+    "crop_border": _Rule("a whole number of pixels, 0 for no crop", _whole(0)),
+    "scalar_mean": _FLAG,
+    "batch_file": _Rule("a whole number of images, 1 or more", _whole(1)),
     "on_bad_image": _choice("error", "skip"),
     "seed": _Rule("a whole number from 0 to 2⁶³−1", _whole(0)),
     "device": _NAME,

@@ -101,6 +101,11 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
+#: Of the network files of 2012: cuda-convnet's minibatch, and its order, that of the data set.
+_LAYER_FILE = _frozen(batch_size=128, shuffle=False)
+
+
 def recipe(network: str) -> Mapping[str, Any]:
     """The settings for a network; empty for one that has no recipe."""
-    return RECIPES.get(network, MappingProxyType({}))
+    none = _LAYER_FILE if network.endswith(".cfg") else MappingProxyType({})
+    return RECIPES.get(network, none)
