@@ -286,12 +286,15 @@ def test_the_plan_shows_the_segment() -> None:
             chain = replace(
                 found.segment, regions=regions, fixed=(Region("weights", 3000),), limit=232448
             )
-            return replace(found, segment=replace(chain, cluster=2))
+            assert isinstance(node.op, Chain)
+            chain = replace(chain, cluster=2, precision=node.op.precision)
+            return replace(found, segment=chain)
 
     plan = compile_graph(training(lenet(), SHAPE), Mapped(), precision="bf16")
     text = str(plan)
     assert "segment 0…6: Conv2d 4×8×8, ReLU 4×8×8, Conv2d 6×6×6" in text
     assert "8 blocks of 128 threads, 2 images at a time for each cluster of 2" in text
+    assert "products of bf16 operands, sums in fp32" in text
     assert "on-chip memory of a block: 5.8 kB of 232 kB" in text
     assert "each image: image 400B, map 1 kB" in text
     assert "the block: weights 3 kB" in text

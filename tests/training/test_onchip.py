@@ -37,9 +37,8 @@ def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
         network(),
         engine=Engine,
         device="cuda-sim",
-        kernels="onchip",
         schedule="one-cycle",
-        **settings,
+        **({"kernels": "onchip"} | settings),
     )
     made.fit(images_and_labels(20, channels=2), 2, images_and_labels(9, channels=2, seed=1))
     return made, made.engine.state()
@@ -47,8 +46,8 @@ def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
 
 @pytest.mark.parametrize(
     ("precision", "augment"),
-    [("bf16", None), ("bf16", Augmentation(padding=1)), ("fp32", None)],
-    ids=["bf16", "crops", "fp32"],
+    [("bf16", None), ("bf16", Augmentation(padding=1)), ("fp32", None), ("tf32", None)],
+    ids=["bf16", "crops", "fp32", "tf32"],
 )
 def test_a_step_that_feeds_itself_has_the_bits_of_a_gathered_one(
     precision: str, augment: Augmentation | None
@@ -62,3 +61,15 @@ def test_a_step_that_feeds_itself_has_the_bits_of_a_gathered_one(
         assert state[name].tobytes() == value.tobytes(), name
     for column in ("loss", "accuracy", "val_loss", "val_accuracy"):
         assert fed.history.column(column) == streamed.history.column(column)
+
+
+def test_tf32_trains_as_layers_do_and_the_plan_says_what_it_computes() -> None:
+    """Six steps with layers in fp32 as well: rounding moves a weight by few of its last bits."""
+    onchip, state = trained(precision="tf32")
+    layers, wanted = trained(kernels="sparse")
+    assert "products of tf32 operands, sums in fp32" in str(onchip.engine.plan(8))
+    assert onchip.engine.plan(8).notes == ()
+    assert len(layers.engine.plan(8).steps) > 5
+    for name in layers.model.state_dict():
+        difference = np.abs(state[name] - wanted[name]).max()
+        assert 0 < difference <= 2.0**-9 * np.abs(wanted[name]).max(), name

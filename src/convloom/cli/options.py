@@ -138,9 +138,8 @@ Precision = Annotated[
         metavar="NAME",
         show_default="fp32",
         help="What operands of convolutions and Linear layers are rounded to: fp32, tf32 or bf16. "
-        "bf16 is for networks that a GPU keeps on chip, tf32 has kernels on no device yet; layers "
-        "that cannot are computed in fp32, and a warning names them. Sums, weights and updates are "
-        "always fp32.",
+        "tf32 and bf16 are for networks that a GPU keeps on chip; layers elsewhere are computed in "
+        "fp32, and a warning names them. Sums, weights and updates are always fp32.",
     ),
 ]
 Input = Annotated[

@@ -33,6 +33,7 @@ class Segment:
         fixed: on-chip memory for each block: weights, sums.
         limit: bytes that a block may have.
         cluster: blocks that share an image.
+        precision: what operands of products are rounded to.
     """
 
     stages: tuple[str, ...]
@@ -43,6 +44,7 @@ class Segment:
     fixed: tuple[Region, ...] = ()
     limit: int = 0
     cluster: int = 1
+    precision: str = "fp32"
 
     @property
     def nbytes(self) -> int:

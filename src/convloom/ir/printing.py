@@ -70,6 +70,7 @@ def _segment_lines(step: Step) -> list[str]:
     return [
         f"segment {step.node.layer}: {', '.join(found.stages)}",
         f"  {found.blocks} blocks of {found.threads} threads, {each}",
+        f"  products of {found.precision} operands, sums in fp32",
         f"  on-chip memory of a block: {quantity(found.nbytes)}B of {quantity(found.limit)}B",
         *(f"    {part}" for part in parts if part),
     ]

@@ -13,12 +13,12 @@ Operands, in this order, of which a chain has those that it needs:
     dloss          () gradient of the loss: gradients and updates
     hyper, states  updates: as the update rule takes them, states in the parameters' order
 
-Precision: with ``tf32`` or ``bf16`` the operands of every product (Conv2d, Linear) are rounded, to
-nearest, ties to even, where they are stored for it: its input, its weight, and in the backward pass
-the gradient of its output, from which bias gradients are summed as well. Everything else is
-float32: accumulation, bias, activations, pooling and its winners, dropout, logits and their
-gradient (also where a product makes the logits), loss, gradients of parameters, parameters and
-states. ``fp32`` rounds nothing, and a chain's reference gives the bits of the layers' references.
+Precision: with ``tf32`` or ``bf16`` the operands of every product (Conv2d, Linear) are rounded
+(ops/precision.py) where they are stored for it: its input, its weight, and in the backward pass the
+gradient of its output, from which bias gradients are summed as well. Everything else is float32:
+accumulation, bias, activations, pooling and its winners, dropout, logits and their gradient (also
+where a product makes the logits), loss, gradients of parameters, parameters and states. ``fp32``
+rounds nothing, and a chain's reference gives the bits of the layers' references.
 """
 
 from __future__ import annotations

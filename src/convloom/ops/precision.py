@@ -2,9 +2,11 @@
 
 ``fp32`` leaves them alone. ``tf32`` keeps 10 explicit bits of the significand, ``bf16`` 7; both
 keep float32's exponent, so nothing overflows that did not before, save by rounding up to infinity.
-Rounding is to nearest, ties to even; NaN stays NaN. Products are accumulated in float32.
-Sources: NVIDIA, "A100 tensor core GPU architecture" (2020), for tf32; Wang and Kanwar, "BFloat16"
-(2019); IEEE 754-2019, section 4.3.1, for the rounding.
+Rounding is to nearest; ties of bf16 go to even, those of tf32 away from zero, since that is the
+rounding that all GPUs with tf32 have an instruction for. NaN stays NaN. Products are accumulated in
+float32.
+Sources: NVIDIA, "A100 tensor core GPU architecture" (2020), and PTX ISA, cvt.rna.tf32, for tf32;
+Wang and Kanwar, "BFloat16" (2019); IEEE 754-2019, sections 4.3.1 and 4.3.2, for the rounding.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ def rounded(values: np.ndarray, precision: str) -> np.ndarray:
         return values
     single = np.ascontiguousarray(values, np.float32)
     bits = single.view(np.uint32)
-    odd = (bits >> np.uint32(dropped)) & np.uint32(1)
-    nearest = bits + (np.uint32((1 << (dropped - 1)) - 1) + odd)
+    nearest = bits + np.uint32(1 << (dropped - 1))  # ties away from zero
+    if precision == BF16:
+        nearest -= (~bits >> np.uint32(dropped)) & np.uint32(1)  # ties to even
     kept = (nearest & np.uint32(0xFFFFFFFF << dropped & 0xFFFFFFFF)).view(np.float32)
     return np.where(np.isnan(single), single, kept).reshape(values.shape).astype(values.dtype)
 

@@ -245,14 +245,15 @@ def chains() -> Iterator[Problem]:
     stages = (*body, SoftmaxCrossEntropy(), TopKCorrect())
     given = (f(8, 1, 28, 28), f(16, 1, 3, 3), f(16), f(32, 16, 3, 3), f(32), f(10, 4608), f(10))
     rule = SGD(6 * (1.0,), 6 * (1.0,))
-    for precision in ("bf16", "fp32"):
+    for precision in ("bf16", "tf32", "fp32"):
         chain = ChainUpdate(stages, 3 * (True,), precision, update=rule)
         yield chain, (*given, labels, f(), hyper_vector({}), *given[1:]), None
     yield ChainForward(body, 3 * (True,), "bf16"), given, None
     body = (Conv2d(padding=(2, 2)), ReLU(), pool, Flatten(), Linear(), ReLU(), Linear())
     given = (f(8, 3, 32, 32), f(24, 3, 5, 5), f(24), f(120, 6144), f(120), f(10, 120), f(10))
     stages = (*body, SoftmaxCrossEntropy(), TopKCorrect())
-    yield ChainGradient(stages, 3 * (True,), "bf16"), (*given, labels, f()), None
+    for precision in ("bf16", "tf32"):
+        yield ChainGradient(stages, 3 * (True,), precision), (*given, labels, f()), None
 
 
 @cache

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from convloom.backends.base import Backend, get_backend
+from convloom.backends.cuda.device import shared_limit
+from convloom.backends.cuda.selectors.chain import on_chip, refusal
 from convloom.ir import NHWC, Layout, TensorSpec
 from convloom.ops import (
     SGD,
@@ -116,7 +118,13 @@ SMOOTHLY = Network(
     (True, True, True, True, True),
 )
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
-PRECISIONS = ["bf16", "fp32"]
+#: A matrix of more bytes than a block has shared memory, in bf16 and tf32; outputs in odd tiles.
+LARGE = Network((Linear(), ReLU(), Linear()), (1100,), ((110, 1100), (5, 110)), (True, False))
+PRECISIONS = ["bf16", "tf32", "fp32"]
+#: Relative to each output's largest magnitude; operands are rounded to 8 and 11 bits.
+TOLERANCES = {"bf16": 0.02, "tf32": 0.002, "fp32": 1e-5}
+#: How far rounding to tf32 moves a number, at most, relative to it.
+HALF_OF_LAST_BIT = 2.0**-11
 NETWORKS = [LENET, WIDE, STRIDED, PLAIN, AVERAGED, SMOOTHLY, PERCEPTRON]
 
 
@@ -159,7 +167,7 @@ def compare(
 
     The rest within that of the precision; relative to each output's largest magnitude.
     """
-    tolerance = 0.02 if chain.precision == "bf16" else 1e-5
+    tolerance = TOLERANCES[chain.precision]
     got = outcome(chain, *values, backend=backend, kernels="onchip", layouts=layouts).outputs
     for i, (y, wanted) in enumerate(zip(got, chain.reference(*values), strict=True)):
         scale = float(np.abs(wanted).max(initial=1e-30))
@@ -175,11 +183,83 @@ def test_gradients(backend: Backend, network: Network, precision: str) -> None:
     compare(chain, operands(network, chain, 3), backend)
 
 
-def test_many_images_a_block_and_the_same_bits_again(backend: Backend) -> None:
+#: A step all of whose numbers are small and whole: see ``whole_numbers``.
+WHOLE = Network(
+    (
+        *(Conv2d(), ReLU(), POOL, Conv2d((1, 1), (1, 1)), ReLU(), POOL),
+        *(Conv2d(), Flatten(), Linear()),
+    ),
+    (2, 14, 14),
+    ((6, 2, 3, 3), (20, 6, 3, 3), (8, 20, 1, 1), (2, 8 * 9)),
+    (True, True, False, True),
+)
+
+
+def whole_numbers(n: int) -> list[np.ndarray]:
+    """Logits so far apart that one class has probability 1, and it is not the label's."""
+    rng = np.random.default_rng(0)
+    values = [rng.integers(0, 2, (n, *WHOLE.image)).astype(np.float32)]
+    for shape, bias in zip(WHOLE.weights, WHOLE.bias, strict=True):
+        values.append(rng.integers(-1, 2, shape).astype(np.float32))
+        values += [np.ones(shape[0], np.float32)] if bias else []
+    logits = WHOLE.chain(ChainForward, precision="fp32").reference(*values)[0]
+    assert (np.abs(logits[:, 0] - logits[:, 1]) > 104).all()
+    return [*values, logits.argmin(1), np.asarray(n, np.float32)]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp32"])
+def test_whole_numbers_are_exact(backend: Backend, precision: str) -> None:
+    """Every gradient of every layer, against the reference that rounds nothing."""
+    values = whole_numbers(3)
+    wanted = WHOLE.chain(ChainGradient, precision="fp32").reference(*values)
+    assert all(np.count_nonzero(gradient) > gradient.size // 3 for gradient in wanted[3:])
+    assert all((gradient == np.rint(gradient)).all() for gradient in wanted[3:])
+    chain = WHOLE.chain(ChainGradient, precision=precision)
+    got = outcome(chain, *values, backend=backend, kernels="onchip").outputs
+    for y, expected in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_tf32_is_within_its_rounding_of_fp32(backend: Backend) -> None:
+    """Numbers as they come, where no rounding turns a gate."""
+    body = (Conv2d(), Activation("tanh", 1.0, 1.0), Conv2d(), Activation("sigmoid"))
+    network = Network((*body, Flatten(), Linear()), (3, 9, 9),
+                      ((16, 3, 2, 2), (17, 16, 3, 3), (5, 612)), (True, True, True))  # fmt: skip
+    rng = np.random.default_rng(0)
+    chain = network.chain(ChainGradient, precision="tf32")
+    values = [
+        rng.standard_normal(value.shape).astype(np.float32) / max(1, value[:1].size) ** 0.5
+        if value.dtype == np.float32 and value.ndim
+        else value
+        for value in operands(network, chain, 3)
+    ]
+    got, exact = (
+        outcome(one, *values, backend=backend, kernels="onchip").outputs
+        for one in (chain, network.chain(ChainGradient, precision="fp32"))
+    )
+    for y, wanted in zip(got[3:], exact[3:], strict=True):
+        difference = float(np.abs(y - wanted).max())
+        assert 0 < difference < 4 * HALF_OF_LAST_BIT * float(np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_weights_that_stay_in_device_memory(backend: Backend, precision: str) -> None:
+    chain = LARGE.chain(ChainGradient, precision=precision)
+    values = operands(LARGE, chain, 11)
+    graph = one_node(chain, values)
+    selection = backend.select(graph.nodes[0], graph.specs, "onchip")
+    assert selection is not None
+    assert selection.segment is not None
+    assert [region.name for region in selection.segment.fixed] == ["matrix 2", "sums"]
+    compare(chain, values, backend)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_many_images_a_block_and_the_same_bits_again(backend: Backend, precision: str) -> None:
     """More images than blocks, so that sums outlive an image."""
     network = Network((Conv2d(), ReLU(), Flatten(), Linear()), (1, 4, 4), ((3, 1, 3, 3), (2, 12)),
                       (True, True))  # fmt: skip
-    chain = network.chain(ChainGradient)
+    chain = network.chain(ChainGradient, precision=precision)
     values = operands(network, chain, 300)
     once, again = (compare(chain, values, backend) for _ in range(2))
     for first, second in zip(once, again, strict=True):
@@ -244,6 +324,42 @@ def test_refusals() -> None:
     assert "its layers are faster in fp32" in refused(LENET, exact)
     graph = one_node(exact, operands(LENET, exact, 2))
     assert get_backend("cuda-sim").select(graph.nodes[0], graph.specs, "onchip") is not None
+
+
+SMALL = Network((Linear(), ReLU(), Linear()), (300,), ((96, 300), (5, 96)), (True, True))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("capability", [(8, 0), (8, 6), (9, 0), (12, 0)])
+def test_no_kernel_takes_more_shared_memory_than_there_is(
+    precision: str, capability: tuple[int, int]
+) -> None:
+    limit = shared_limit(capability)
+    for network in (LENET, SMALL):
+        chain = network.chain(ChainGradient, precision=precision)
+        graph = one_node(chain, operands(network, chain, 200))
+        selection = on_chip(graph.nodes[0], graph.specs, limit)
+        assert selection is not None
+        assert all(phase.shared <= limit for phase in selection.launch.phases)
+
+
+def test_older_gpus_are_refused() -> None:
+    graph = one_node(LENET.chain(ChainGradient), operands(LENET, LENET.chain(ChainGradient), 2))
+    for precision in PRECISIONS:
+        node = replace(graph.nodes[0], op=LENET.chain(ChainGradient, precision=precision))
+        told = refusal(node, graph.specs, shared_limit((7, 5)))
+        assert told == "the GPU is older than compute capability 8.0"
+
+
+def test_planes_of_tf32_lie_in_other_banks() -> None:
+    """What lanes read of two planes, four pixels of 16 bytes each, is in 128 bytes modulo 128."""
+    chain = STRIDED.chain(ChainGradient, precision="tf32")
+    graph = one_node(chain, operands(STRIDED, chain, 2))
+    selection = on_chip(graph.nodes[0], graph.specs, shared_limit((9, 0)))
+    assert selection is not None
+    step = dict(selection.launch.phases[1].kernel.constants)
+    for planes in (step["CONV_XPLANE"][1:], step["CONV_DYPLANE"]):
+        assert all(plane % 128 == 64 for plane in planes)
 
 
 def test_shared_memory_is_shown() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from convloom.backends.cudasim.machine import Settings
 from convloom.backends.cudasim.modes import MODES
+from convloom.ops import rounded
 from tests.backends.cudasim.bench import NEEDS_GCC, Bench, kernel, workshop_of
 
 pytestmark = NEEDS_GCC
@@ -19,7 +20,7 @@ f32 = np.float32
 def bench(request: pytest.FixtureRequest) -> Bench:
     # One batch: the kernels compile in parallel.
     kernels = [kernel(f"sound/{name}") for name in ("vector_add", "block_sum", "votes", "atomics")]
-    kernels += [kernel("sound/fragments", KIND=kind) for kind in range(5)]
+    kernels += [kernel("sound/fragments", KIND=kind) for kind in range(6)]
     kernels += [kernel("sound/pipeline", THREADS=64)]
     workshop_of(request.param).load(kernels)
     return Bench(request.param)
@@ -165,6 +166,18 @@ def test_matrix_products(bench: Bench, kind: int, depth: int) -> None:
     out = bench.array(np.zeros((32, 4), f32))
     assert not bench.launch(kernel("sound/fragments", KIND=kind), *words, out, threads=32)
     np.testing.assert_array_equal(out, fragments("c", a @ b.T) + np.array([1, 2, 3, 4], f32))
+
+
+def test_rounding_to_tf32(bench: Bench) -> None:
+    """Ties, the largest number that rounds to infinity, NaN: as the NumPy twin has it."""
+    low = np.array([0, 1, 0xFFF, 0x1000, 0x1001, 0x2FFF, 0x3000, 0x7FFFFF], np.uint32)
+    high = np.array([0, 1, 126, 127, 254, 255, 256, 400], np.uint32)[:, None] << np.uint32(23)
+    values = np.concatenate([high | low, ~(high | low)]).view(f32)
+    x = bench.array(values.reshape(32, 4))
+    out = bench.array(np.zeros((32, 4), f32))
+    assert not bench.launch(kernel("sound/fragments", KIND=5), x, x, out, threads=32)
+    np.testing.assert_array_equal(out, rounded(x, "tf32"))
+    assert np.isnan(out).any()
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -15,10 +15,12 @@ from convloom.backends.cuda.onchip.memory import (
     dilated_grid,
     padded_grid,
 )
+from convloom.backends.cuda.onchip.operand import BFLOAT16, Operand
 from convloom.backends.cuda.onchip.plan import GRADIENTS, OnChip
 from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Stages, UnfitError
 from convloom.backends.cuda.onchip.tiling import Tile
 from convloom.backends.selecting import ceil_div
+from convloom.ops.precision import FP32
 
 #: Registers of a thread for sums: of one tile, and of filters' gradients.
 _PASSING, _LASTING = 64, 96
@@ -41,18 +43,15 @@ class PixelTile:
 class Exact(OnChip):
     """The float32 form of ``OnChip``."""
 
+    channels_first: bool = True
+
     @classmethod
-    def best(cls, stages: Stages, mode: int, limit: int) -> OnChip:
-        """With gradients in memory of their own, if they fit there."""
+    def best(cls, stages: Stages, mode: int, limit: int, operand: Operand = BFLOAT16) -> OnChip:
+        """With gradients in memory of their own, if they fit there; operands have no format."""
         plain = replace(stages, linears=tuple(_plain(linear) for linear in stages.linears))
         first = bool(stages.linears[0].row)
-        roomy = _Exact(plain, mode, limit, channels_first=first)
+        roomy = cls(plain, mode, limit, channels_first=first)
         return roomy if roomy.fits else replace(roomy, in_place=True)
-
-
-@dataclass(frozen=True)
-class _Exact(OnChip):
-    channels_first: bool = True
 
     @cached_property
     def memory(self) -> ImageMemory:
@@ -99,6 +98,10 @@ class _Exact(OnChip):
             conv.filters * (conv.channels * conv.kernel[0] * conv.kernel[1] + 1)
             for conv in self.stages.convs
         ]
+
+    @property
+    def precision(self) -> str:
+        return FP32
 
     @property
     def streamed(self) -> list[int]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from convloom.backends.cuda.onchip.operand import BFLOAT16, Operand
 from convloom.backends.cuda.onchip.stages import ConvStage, Stages
 from convloom.backends.selecting import ceil_div
 
-#: Bytes of a pixel in a plane of eight channels.
+#: Bytes of a pixel in a plane.
 _PIXEL = 16
+#: Planes of tf32 begin half of this after a multiple of it, in pixels: what a warp reads of two
+#: planes, four pixels each, then lies in all banks of shared memory (conv_wgrad.cuh).
+_APART = 8
 #: Channels up to which the first convolution's input is kept channel by channel.
 _FEW_CHANNELS, _FEW_PRODUCTS = 4, 160
 
@@ -120,12 +124,14 @@ def gathers(stages: Stages) -> bool:
     return first.channels <= _FEW_CHANNELS and products <= _FEW_PRODUCTS
 
 
-def image_memory(stages: Stages, gradients: bool, in_place: bool) -> ImageMemory:
+def image_memory(
+    stages: Stages, gradients: bool, in_place: bool, operand: Operand = BFLOAT16
+) -> ImageMemory:
     """Place the maps of one image; those of the backward pass too if ``gradients``.
 
     With ``in_place`` gradients lie where activations lay, if they can; that costs a barrier.
     """
-    return _Placement(stages, gradients, in_place).place()
+    return _Placement(stages, gradients, in_place, operand).place()
 
 
 @dataclass
@@ -133,6 +139,7 @@ class _Placement:
     stages: Stages
     gradients: bool
     in_place: bool
+    operand: Operand
     regions: Regions = field(default_factory=Regions)
 
     def place(self) -> ImageMemory:
@@ -143,7 +150,9 @@ class _Placement:
         for i in range(1, len(convs)):
             maps.append(self._planes(f"input {i + 1}", self._input_grid(i), convs[i].channels))
         features = [
-            self.regions.take("features" if j == 0 else f"hidden {j}", 2 * linear.width)
+            self.regions.take(
+                "features" if j == 0 else f"hidden {j}", self.operand.nbytes * linear.width
+            )
             for j, linear in enumerate(linears)
         ]
         if not convs:
@@ -157,7 +166,7 @@ class _Placement:
         rows = []
         if self.gradients:
             rows = [
-                self.regions.take(f"gradient of outputs {j + 1}", 2 * linear.out)
+                self.regions.take(f"gradient of outputs {j + 1}", self.operand.nbytes * linear.out)
                 for j, linear in enumerate(linears)
             ]
         none = len(convs) * [Map()]
@@ -177,23 +186,35 @@ class _Placement:
     def _input(self, gather: bool) -> tuple[Map, int]:
         """The network's input, in two buffers that take turns, and their distance."""
         if not self.stages.convs:
-            return Map(self.regions.take("input", 2 * self.stages.linears[0].width)), 0
+            nbytes = self.operand.nbytes * self.stages.linears[0].width
+            return Map(self.regions.take("input", nbytes)), 0
         conv = self.stages.convs[0]
         grid = padded_grid(conv)
         if not gather:
-            planes = ceil_div(conv.channels, 8)
-            size = ceil_div(planes * grid.pixels * _PIXEL, 128) * 128
+            plane = self._plane(grid)
+            size = ceil_div(self._planes_of(conv.channels) * plane, 128) * 128
             start = self.regions.take("input", 2 * size)
-            return Map(start + grid.lead * _PIXEL, grid.pitch, grid.pixels * _PIXEL), size
+            return Map(start + grid.lead * _PIXEL, grid.pitch, plane), size
+        nbytes = self.operand.nbytes
         plane = ceil_div(grid.pixels, 8) * 8
-        size = ceil_div(conv.channels * plane * 2, 128) * 128
+        size = ceil_div(conv.channels * plane * nbytes, 128) * 128
         start = self.regions.take("input", 2 * size)
-        return Map(start + 2 * grid.lead, grid.pitch, plane), size
+        return Map(start + nbytes * grid.lead, grid.pitch, plane), size
 
     def _planes(self, name: str, grid: Grid, channels: int) -> Map:
-        plane = grid.pixels * _PIXEL
-        start = self.regions.take(name, ceil_div(channels, 8) * plane)
+        plane = self._plane(grid)
+        start = self.regions.take(name, self._planes_of(channels) * plane)
         return Map(start + grid.lead * _PIXEL, grid.pitch, plane)
+
+    def _planes_of(self, channels: int) -> int:
+        return ceil_div(channels, self.operand.together)
+
+    def _plane(self, grid: Grid) -> int:
+        """Bytes of a plane."""
+        pixels = grid.pixels
+        if self.operand.spaced:
+            pixels += (_APART // 2 - pixels) % _APART
+        return pixels * _PIXEL
 
     def _input_grid(self, i: int) -> Grid:
         grid = padded_grid(self.stages.convs[i])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from convloom.backends.cuda.launch import Constant
 from convloom.backends.cuda.onchip.memory import ImageMemory, Regions, image_memory
+from convloom.backends.cuda.onchip.operand import BFLOAT16, Operand
 from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Stages, UnfitError
 from convloom.backends.cuda.onchip.tiling import (
     MOST_LASTING,
@@ -26,7 +27,7 @@ from convloom.ops import Activation, ReLU
 LOGITS, LOSS, GRADIENTS = 0, 1, 2
 #: Blocks of a launch, one a multiprocessor; more images go round again.
 MOST_BLOCKS = 132
-#: Of a fragment: bytes of a step of 16 products by 8 outputs.
+#: Of a fragment: bytes of a step (16 products, of tf32 8) by 8 outputs.
 _FRAGMENT = 256
 #: Of the reducing kernel: elements of slabs and features that a block takes, its warps, chunks of
 #: images on the way, and most tiles of 16 outputs.
@@ -54,11 +55,15 @@ class OnChip:
     limit: int
     config: Config = Config()
     in_place: bool = False
+    operand: Operand = BFLOAT16
 
     @classmethod
-    def best(cls, stages: Stages, mode: int, limit: int) -> OnChip:
+    def best(cls, stages: Stages, mode: int, limit: int, operand: Operand = BFLOAT16) -> OnChip:
         """With gradients in memory of their own, if all that ought to stay there then fits."""
-        roomy, tight = cls(stages, mode, limit), cls(stages, mode, limit, in_place=True)
+        together = operand.together
+        linears = tuple(replace(linear, together=together) for linear in stages.linears)
+        roomy = cls(replace(stages, linears=linears), mode, limit, operand=operand)
+        tight = replace(roomy, in_place=True)
         return roomy if roomy.fits and roomy.streamed == tight.streamed else tight
 
     @property
@@ -72,14 +77,14 @@ class OnChip:
     @cached_property
     def memory(self) -> ImageMemory:
         """The region of an image."""
-        return image_memory(self.stages, self.mode == GRADIENTS, self.in_place)
+        return image_memory(self.stages, self.mode == GRADIENTS, self.in_place, self.operand)
 
     @cached_property
     def forward_tiles(self) -> list[Tile]:
         """Of each convolution."""
         warps, images = self.config.warps, self.config.images
         return [
-            forward_tile(conv, i == 0 and self.memory.gather, warps, images)
+            forward_tile(conv, i == 0 and self.memory.gather, warps, images, self.operand)
             for i, conv in enumerate(self.stages.convs)
         ]
 
@@ -95,8 +100,9 @@ class OnChip:
         """Of each convolution."""
         if self.mode != GRADIENTS:
             return [Tile(1, 1) for _ in self.stages.convs]
+        warps, images = self.config.warps, self.config.images
         tiles = [
-            wgrad_tile(conv, i == 0 and self.memory.gather, self.config.warps, self.config.images)
+            wgrad_tile(conv, i == 0 and self.memory.gather, warps, images, self.operand)
             for i, conv in enumerate(self.stages.convs)
         ]
         if sum(tile.registers for tile in tiles) > MOST_LASTING:
@@ -116,7 +122,7 @@ class OnChip:
         own = self.config.images * self.memory.regions.nbytes + ceil_div(sums, 128) * 128
         by_size = sorted(enumerate(self.stages.linears), key=lambda one: one[1].width)
         for j, linear in by_size:
-            nbytes = linear.outputs * linear.width * 2
+            nbytes = linear.outputs * linear.width * self.operand.nbytes
             if regions.nbytes + own + nbytes <= self.limit:
                 regions.take(f"matrix {j + 1}", nbytes)
         regions.take("sums", sums)
@@ -170,7 +176,7 @@ class OnChip:
     def copies(self, j: int) -> int:
         """Bytes of the two packed copies of such a layer's weights (weights.cuh)."""
         linear = self.stages.linears[j]
-        return 2 * linear.width * (linear.outputs + linear.out)
+        return self.operand.nbytes * linear.width * (linear.outputs + linear.out)
 
     @property
     def resident(self) -> int:
@@ -187,9 +193,10 @@ class OnChip:
         """Threads of the kernel that packs: one for 8 bytes of fragments, 16 of matrices."""
         sizes = self.fixed.sizes.items()
         fragments = sum(size // 8 for name, size in sizes if name.startswith("weights"))
-        matrices = sum(linear.width // 8 * linear.outputs for linear in self.stages.linears)
+        together = self.operand.together
+        matrices = sum(linear.width // together * linear.outputs for linear in self.stages.linears)
         backward = sum(
-            linear.out // 8 * linear.width
+            linear.out // together * linear.width
             for j, linear in enumerate(self.stages.linears)
             if j in self.streamed
         )
@@ -203,12 +210,14 @@ class OnChip:
     @property
     def element(self) -> int:
         """Bytes of an element that is kept."""
-        return 2
+        return self.operand.nbytes
 
     @property
     def reduce_rows(self) -> list[int]:
         """Tiles of 16 outputs that a block of the second kernel takes, for each matrix."""
-        return [min(linear.out // 16, _ROWS) for linear in self.stages.linears]
+        fitting = [rows for rows in range(1, _ROWS + 1) if self._reduced(rows) <= self.limit]
+        most = max(fitting, default=1)
+        return [min(linear.out // 16, most) for linear in self.stages.linears]
 
     @property
     def reduce_blocks(self) -> int:
@@ -227,12 +236,18 @@ class OnChip:
         """Bytes of shared memory of a block of the second kernel."""
         if self.mode != GRADIENTS:
             return 0
-        sizes = [_WARPS * 32 * 4]
-        for rows in self.reduce_rows:
-            stage = 16 * (2 * _FEATURES + 16 + 32 * rows + 16)
-            sums = rows * 16 * (_FEATURES + 1) * 4
-            sizes.append(_WARPS * max(_STAGES * stage, sums))
-        return max(sizes)
+        return max(_WARPS * 32 * 4, *map(self._reduced, self.reduce_rows))
+
+    def _reduced(self, rows: int) -> int:
+        """What a block of the second kernel needs for so many tiles of outputs."""
+        sums = rows * 16 * (_FEATURES + 1) * 4
+        return _WARPS * max(_STAGES * self._stage(rows), sums)
+
+    def _stage(self, rows: int) -> int:
+        """Bytes of a chunk of images on its way to the second kernel (linear_wgrad.cuh)."""
+        if self.operand.spaced:
+            return self.operand.depth * (4 * _FEATURES + 32 + ceil_div(64 * rows, 128) * 128 + 32)
+        return self.operand.depth * (2 * _FEATURES + 16 + 32 * rows + 16)
 
     def segment(self, titles: tuple[str, ...], n: int) -> Segment:
         """What a plan shows."""
@@ -244,7 +259,13 @@ class OnChip:
             tuple(Region(name, size) for name, size in self.memory.regions.sizes.items()),
             tuple(Region(name, size) for name, size in self.fixed.sizes.items()),
             self.limit,
+            precision=self.precision,
         )
+
+    @property
+    def precision(self) -> str:
+        """What operands of products are rounded to."""
+        return self.operand.precision
 
     def constants(self, row: bool) -> dict[str, Constant]:
         """What both kernels are specialised by; ``row``: whether the input lies row-major."""
@@ -261,6 +282,7 @@ class OnChip:
             "IMAGES": self.config.images,
             "MODE": self.mode,
             "EXACT": 0,
+            "TF32": int(self.operand.nbytes == 4),
             "CONVS": len(self.stages.convs),
             "LINEARS": len(linears),
             "GATHER": int(memory.gather),
@@ -273,6 +295,7 @@ class OnChip:
             "SLAB": max(1, sum(self.slabs)),
             **self._conv_constants(starts),
             **_arrays("LINEAR", [_linear_constants(linear) for linear in linears]),
+            "LINEAR_ROWS": tuple(self.reduce_rows),
             "LINEAR_X": memory.features,
             "LINEAR_DY": memory.gradients,
             "LINEAR_FRAGMENTS": tuple(
@@ -305,14 +328,14 @@ class OnChip:
     def _fragments(self, i: int, conv: ConvStage) -> int:
         (r, s), tile = conv.kernel, self.forward_tiles[i]
         if i == 0 and self.memory.gather:
-            steps = ceil_div(conv.channels * r * s, 16)
+            steps = ceil_div(conv.channels * r * s, self.operand.depth)
         else:
-            steps = r * ceil_div(s * ceil_div(conv.channels, 8), 2)
+            steps = r * ceil_div(s * ceil_div(conv.channels, self.operand.together), 2)
         return steps * _padded_tiles(conv.filters, tile.cols) * _FRAGMENT
 
     def _transposed(self, i: int, conv: ConvStage) -> int:
         (r, s), tile = conv.kernel, self.dgrad_tiles[i]
-        steps = r * ceil_div(s * ceil_div(conv.filters, 8), 2)
+        steps = r * ceil_div(s * ceil_div(conv.filters, self.operand.together), 2)
         return steps * _padded_tiles(conv.channels, tile.cols) * _FRAGMENT
 
 

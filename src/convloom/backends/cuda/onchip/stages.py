@@ -70,6 +70,7 @@ class LinearStage:
     Attributes:
         channels, pixels: of what it reads, flattened.
         row: whether the features lie channel by channel in the weight; else pixel by pixel.
+        together: channels that lie side by side, in 16 bytes.
     """
 
     channels: int
@@ -80,11 +81,13 @@ class LinearStage:
     weight: int
     activation: ReLU | Activation | None = None
     dropout: Dropout | None = None
+    together: int = 8
 
     @property
     def width(self) -> int:
-        """Features as they lie: planes of eight channels, padded to a multiple of 16."""
-        return -(-(-(-self.channels // 8) * self.pixels * 8) // 16) * 16
+        """Features as they lie: planes of a few channels, padded to a multiple of 16."""
+        planes = -(-self.channels // self.together)
+        return -(-(planes * self.pixels * self.together) // 16) * 16
 
     @property
     def out(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
+from convloom.backends.cuda.onchip.operand import BFLOAT16, Operand
 from convloom.backends.cuda.onchip.stages import ConvStage, UnfitError
 from convloom.backends.selecting import ceil_div
 
@@ -33,11 +34,14 @@ class Tile:
     registers: int = 0
 
 
-def forward_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
+def forward_tile(
+    conv: ConvStage, gather: bool, warps: int, images: int, operand: Operand = BFLOAT16
+) -> Tile:
     """Pixels by filters."""
     height, width = conv.handed_on
     pixels = 4 * height * width if conv.pool else conv.out[0] * conv.out[1]
-    return _product_tile(pixels, conv.filters, 8 if gather else 4, warps, images)
+    reads = operand.depth // 2 if gather else 4
+    return _product_tile(pixels, conv.filters, reads, warps, images)
 
 
 def dgrad_tile(conv: ConvStage, warps: int, images: int) -> Tile:
@@ -60,13 +64,15 @@ def _product_tile(pixels: int, outputs: int, reads: int, warps: int, images: int
     return best
 
 
-def wgrad_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
+def wgrad_tile(
+    conv: ConvStage, gather: bool, warps: int, images: int, operand: Operand = BFLOAT16
+) -> Tile:
     """Filters by channels (or by products, if ``gather``). Raises UnfitError where none fits."""
     (r, s), pixels = conv.kernel, conv.out[0] * conv.out[1]
     row_tiles = ceil_div(conv.filters, 16)
     col_tiles = (conv.channels * r * s + 8) // 8 if gather else ceil_div(conv.channels, 8)
     unit_rows, taps = (1, 1) if gather else (r, s)
-    steps = ceil_div(pixels, 16) * images
+    steps = ceil_div(pixels, operand.depth) * images
     best, least = None, float("inf")
     for row_groups, col_groups in product(range(1, row_tiles + 1), range(1, col_tiles + 1)):
         rows, cols = ceil_div(row_tiles, row_groups), ceil_div(col_tiles, col_groups)
@@ -76,7 +82,7 @@ def wgrad_tile(conv: ConvStage, gather: bool, warps: int, images: int) -> Tile:
         registers = each * (rows * taps * cols + rows * (not gather)) * 4
         if registers > _LASTING:
             continue
-        reads = 4 * rows + (4 * cols if gather else taps * 2 * cols)
+        reads = 4 * rows + (operand.depth // 4 * cols if gather else taps * 2 * cols)
         cost = each * warps * ceil_div(steps, split) * reads
         if cost < least:
             best, least = Tile(rows, cols, split, registers), cost

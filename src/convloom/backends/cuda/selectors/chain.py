@@ -8,6 +8,7 @@ from typing import cast
 
 from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tensor
 from convloom.backends.cuda.onchip.exact import Exact
+from convloom.backends.cuda.onchip.operand import OPERANDS
 from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
 from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
@@ -22,7 +23,7 @@ from convloom.ops import (
     TopKCorrect,
 )
 from convloom.ops.chain import Operands
-from convloom.ops.precision import BF16, FP32
+from convloom.ops.precision import FP32
 
 #: Parameters that the kernels take.
 _PARAMETERS = 12
@@ -61,13 +62,17 @@ class _Launches:
         self.node, self.chain = node, cast(Chain, node.op)
         self.names: Operands[str] = self.chain.operands(node.inputs)
         self.n = specs[self.names.x].shape[0]
+        if not limit:
+            raise UnfitError("the GPU is older than compute capability 8.0")
         self._check(specs)
         row = input_order(specs[self.names.x])
         stages = stages_of(self.chain, [specs[name] for name in node.inputs])
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
-        form = Exact if self.chain.precision == FP32 else OnChip
-        self.kernel = form.best(stages, self._mode(), limit)
+        if self.chain.precision == FP32:
+            self.kernel = Exact.best(stages, self._mode(), limit)
+        else:
+            self.kernel = OnChip.best(stages, self._mode(), limit, OPERANDS[self.chain.precision])
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}
@@ -199,8 +204,6 @@ class _Launches:
 
     def _check(self, specs: Specs) -> None:
         chain = self.chain
-        if chain.precision not in (FP32, BF16):
-            raise UnfitError(f"there are no on-chip kernels for precision {chain.precision}")
         if self.n == 0:
             raise UnfitError("the batch is empty")
         if chain.count > _PARAMETERS:

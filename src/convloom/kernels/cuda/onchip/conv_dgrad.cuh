@@ -29,7 +29,7 @@ struct ConvDgrad {
             }
             Tiles<MT, NT> acc;
             clear(acc);
-            multiply_taps<Conv::R, Conv::S, Conv::KP, Conv::DYPLANE, -16 * Conv::DYPITCH, -16,
+            multiply_taps<Format<P>, Conv::R, Conv::S, Conv::KP, Conv::DYPLANE, -16 * Conv::DYPITCH, -16,
                           ConvWeights<P, I>::D_TILES>(
                 acc, place, shared + Conv::TRANSPOSED + 256 * n_tile + 8 * lane);
 #pragma unroll
@@ -40,10 +40,9 @@ struct ConvDgrad {
                     if (pixel >= PIXELS) continue;
 #pragma unroll
                     for (int n = 0; n < NT; ++n)
-                        if (n_tile + n < Conv::CP)
-                            ConvGradient<P, I - 1>::store(
-                                map, n_tile + n, pixel / Conv::W, pixel % Conv::W, lane % 4,
-                                acc[m][n][2 * half], acc[m][n][2 * half + 1]);
+                        ConvGradient<P, I - 1>::store(
+                            map, n_tile + n, pixel / Conv::W, pixel % Conv::W, lane,
+                            acc[m][n][2 * half], acc[m][n][2 * half + 1]);
                 }
         }
     }

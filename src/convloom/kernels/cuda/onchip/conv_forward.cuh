@@ -15,6 +15,8 @@
 template <class P, int I>
 struct ConvForward {
     using Conv = ConvStage<P, I>;
+    using F = Format<P>;
+    using Pair = typename F::Pair;
     static constexpr int MT = Conv::MT, NT = Conv::NT;
     static constexpr int WINDOWS = Conv::YH * Conv::YW;
     static constexpr int CELLS = Conv::POOL ? 4 * WINDOWS : Conv::OH * Conv::OW;
@@ -54,7 +56,7 @@ struct ConvForward {
 #pragma unroll
                 for (int m = 0; m < MT; ++m)
                     place[m] = map + Conv::X + 16 * begin(first + m, lane % 16);
-                multiply_taps<Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
+                multiply_taps<F, Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
                               ConvWeights<P, I>::TILES>(acc, place, fragments);
             }
             if constexpr (Conv::AVERAGE) {
@@ -90,31 +92,28 @@ struct ConvForward {
     __device__ __forceinline__ static void gather(Tiles<MT, NT>& acc, const Bytes* map, int first,
                                                   const Bytes* fragments, int lane) {
         using Weights = ConvWeights<P, I>;
-        const Bf16* pixel[MT][2];
+        using Number = typename F::Number;
+        const Number* pixel[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                pixel[m][half] = &at<Bf16>(map) + begin(first + m, lane / 4 + 8 * half);
+                pixel[m][half] = &at<Number>(map) + begin(first + m, lane / 4 + 8 * half);
 #pragma unroll
         for (int step = 0; step < Weights::STEPS; ++step) {
-            int offset[4];
+            int offset[F::DEPTH / 4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                offset[i] = product(step * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8);
+            for (int i = 0; i < F::DEPTH / 4; ++i)
+                offset[i] = product(step * F::DEPTH + F::product(lane, i));
             u32 b[NT][2];
             load_fragments(b, fragments + 256 * Weights::TILES * step);
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 u32 a[4];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const Bf16* from = pixel[m][i % 2];
-                    const int two = i / 2 * 2;
-                    a[i] = from[offset[two]] | u32(from[offset[two + 1]]) << 16;
-                }
+                for (int i = 0; i < 4; ++i) a[i] = F::gathered(pixel[m][i % 2], offset, i / 2);
 #pragma unroll
-                for (int n = 0; n < NT; ++n) mma_m16n8k16_bf16(acc[m][n], a, b[n], acc[m][n]);
+                for (int n = 0; n < NT; ++n) F::multiply(acc[m][n], a, b[n]);
             }
         }
     }
@@ -131,14 +130,28 @@ struct ConvForward {
         for (int half = 0; half < 2; ++half) {
             const int pixel = tile * 16 + lane / 4 + 8 * half;
             if (pixel >= CELLS) continue;
-            Bytes* place = map + Conv::Z + 4 * (lane % 4) +
-                           16 * (pixel / Conv::OW * Conv::ZPITCH + pixel % Conv::OW);
+            const int z = pixel / Conv::OW * Conv::ZPITCH + pixel % Conv::OW;
 #pragma unroll
             for (int n = 0; n < NT; ++n)
-                if (n_tile + n < Conv::KP)
-                    at<u32>(place + (n_tile + n) * Conv::ZPLANE) = cvt_bf16x2(
-                        activated<Conv>(acc[n][2 * half]), activated<Conv>(acc[n][2 * half + 1]));
+                store_pair(map, n_tile + n, z, lane, activated<Conv>(acc[n][2 * half]),
+                           activated<Conv>(acc[n][2 * half + 1]));
         }
+    }
+
+    // What a lane has of a tile's pixel, two channels; whether they are there.
+    __device__ __forceinline__ static bool store_pair(Bytes* map, int tile, int z, int lane,
+                                                      f32 even, f32 odd) {
+        const int plane = tile * Conv::PLANES + F::plane(lane);
+        if (plane >= Conv::KP) return false;
+        at<Pair>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + F::byte_in_pixel(lane)) =
+            F::pair(even, odd);
+        return true;
+    }
+    __device__ __forceinline__ static void store_codes(Bytes* map, int tile, int window, int lane,
+                                                       const u32 (&code)[2]) {
+        if constexpr (P::MODE == 2)
+            at<u16>(map + Conv::CODE + 8 * (tile * WINDOWS + window) + 2 * (lane % 4)) =
+                u16(code[0] | code[1] << 8);
     }
 
     // Lanes hold columns of windows: first the greater of the two rows, then that of two lanes.
@@ -183,13 +196,10 @@ struct ConvForward {
                     code[e] = x1 > x0 ? k1 : x0 > x1 || k0 < k1 ? k0 : k1;
                     best[e] = activated<Conv>(max_nan(x0, x1));
                 }
-                const int plane = n_tile + (right ? n + 1 : n);
-                if ((right && n + 1 >= NT) || plane >= Conv::KP || window >= WINDOWS) continue;
-                at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
-                    cvt_bf16x2(best[0], best[1]);
-                if constexpr (P::MODE == 2)
-                    at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
-                             2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);
+                const int tile = n_tile + (right ? n + 1 : n);
+                if ((right && n + 1 >= NT) || window >= WINDOWS) continue;
+                if (store_pair(map, tile, z, lane, best[0], best[1]))
+                    store_codes(map, tile, window, lane, code);
             }
         }
     }
@@ -224,13 +234,9 @@ struct ConvForward {
                     code[e] = (upper >> bit & 1) | (others >> bit & 1) << 1 |
                               (lower >> bit & 1) << 2 | (others_lower >> bit & 1) << 3;
                 }
-                const int plane = n_tile + n;
-                if (right || plane >= Conv::KP || window >= WINDOWS) continue;
-                at<u32>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + 4 * (lane % 4)) =
-                    cvt_bf16x2(mean[0], mean[1]);
-                if constexpr (P::MODE == 2)
-                    at<Bf16>(map + Conv::CODE + 8 * (plane * WINDOWS + window) +
-                             2 * (lane % 4)) = Bf16(code[0] | code[1] << 8);
+                if (right || window >= WINDOWS) continue;
+                if (store_pair(map, n_tile + n, z, lane, mean[0], mean[1]))
+                    store_codes(map, n_tile + n, window, lane, code);
             }
         }
     }

@@ -5,10 +5,12 @@
 // as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
 // and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products in KCRS order, behind whose
 // last a column of ones gives the bias; else the units of the first row multiply ones as well.
-// WSPLIT warps share a unit's pixels, a step of 16 in turns. At the end their sums meet in shared
-// memory, and the block's sums leave in the order of fragments:
+// WSPLIT warps share a unit's pixels, a step of 16 (tf32: of 8) in turns. At the end their sums meet
+// in shared memory, and the block's sums leave in the order of fragments:
 // [unit][tile of 16][tap, tile of 8][lane][4], then the bias.
-// Limit: reads of shared memory.
+// Limit: reads of shared memory. Where ldmatrix cannot transpose (tf32), lanes read two neighbouring
+// filters or channels of a pixel, which are then rows or columns of two halves; planes lie 64 bytes
+// off a multiple of 128 from one another, so that no two lanes want one bank.
 #pragma once
 
 #include "onchip/multiply.cuh"
@@ -16,12 +18,14 @@
 template <class P, int I>
 struct ConvWgrad {
     using Conv = ConvStage<P, I>;
+    using F = Format<P>;
+    static constexpr bool WIDE = F::BYTES == 4;
     static constexpr int MT = Conv::WMT, NT = Conv::WNT, SPLIT = Conv::WSPLIT;
     static constexpr int WARPS = int(P::THREADS) / 32;
     static constexpr int DEPTH = Conv::C * Conv::R * Conv::S;
     static constexpr int M_TILES = (Conv::K + 15) / 16, M_GROUPS = (M_TILES + MT - 1) / MT;
     // Tiles of 8 columns: products and ones if GATHER, else channels of one tap.
-    static constexpr int N_TILES = Conv::GATHER ? (DEPTH + 8) / 8 : Conv::CP;
+    static constexpr int N_TILES = Conv::GATHER ? (DEPTH + 8) / 8 : Conv::C_TILES;
     static constexpr int N_GROUPS = (N_TILES + NT - 1) / NT;
     static constexpr int ROWS = Conv::GATHER ? 1 : Conv::R, TAPS = Conv::GATHER ? 1 : Conv::S;
     static constexpr int UNITS = M_GROUPS * N_GROUPS * ROWS, JOBS = UNITS * SPLIT;
@@ -29,7 +33,7 @@ struct ConvWgrad {
     static constexpr int UNIT_SIZE = MT * TAPS * NT * 128;
     static constexpr int BIAS_AT = UNITS * UNIT_SIZE;
     static constexpr int SIZE = BIAS_AT + (Conv::GATHER ? 0 : M_GROUPS * MT * 16);
-    static constexpr int PIXELS = Conv::OH * Conv::OW, STEPS = (PIXELS + 15) / 16;
+    static constexpr int PIXELS = Conv::OH * Conv::OW, STEPS = (PIXELS + F::DEPTH - 1) / F::DEPTH;
 
     f32 sum[EACH][MT][TAPS * NT][4];
     f32 bias[EACH][MT][4];
@@ -79,26 +83,26 @@ struct ConvWgrad {
             u32 a[MT][4];
             load_gradient(a, map, step, m_tile(unit), lane);
             if constexpr (Conv::GATHER) {
-                const Bf16* x = &at<Bf16>(map + Conv::X + buffer * int(P::INPUT_BYTES));
-                int place[4];
+                using Number = typename F::Number;
+                const Number* x = &at<Number>(map + Conv::X + buffer * int(P::INPUT_BYTES));
+                int place[F::DEPTH / 4];
 #pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    place[i] = input_place(step * 16 + lane % 4 * 2 + i % 2 + i / 2 * 8);
+                for (int i = 0; i < F::DEPTH / 4; ++i)
+                    place[i] = input_place(step * F::DEPTH + F::product(lane, i));
 #pragma unroll
                 for (int n = 0; n < NT; ++n) {
-                    u32 b[2] = {x[place[0] + column[n]] | u32(x[place[1] + column[n]]) << 16,
-                                x[place[2] + column[n]] | u32(x[place[3] + column[n]]) << 16};
-                    if (n == ones) b[0] = b[1] = 0x3f803f80u;
+                    u32 b[2] = {F::gathered(x + column[n], place, 0),
+                                F::gathered(x + column[n], place, 1)};
+                    if (n == ones) b[0] = b[1] = F::ONES;
 #pragma unroll
-                    for (int m = 0; m < MT; ++m)
-                        mma_m16n8k16_bf16(sum[m][n], a[m], b, sum[m][n]);
+                    for (int m = 0; m < MT; ++m) F::multiply(sum[m][n], a[m], b);
                 }
             } else {
                 multiply_row(sum, a, map, step, row(unit), n_tile(unit), lane);
                 if (biased) {
-                    const u32 ones[2] = {0x3f803f80u, 0x3f803f80u};
+                    const u32 ones[2] = {F::ONES, F::ONES};
 #pragma unroll
-                    for (int m = 0; m < MT; ++m) mma_m16n8k16_bf16(bias[m], a[m], ones, bias[m]);
+                    for (int m = 0; m < MT; ++m) F::multiply(bias[m], a[m], ones);
                 }
             }
         };
@@ -113,16 +117,34 @@ struct ConvWgrad {
     // before the first.
     __device__ __forceinline__ static void load_gradient(u32 (&a)[MT][4], const Bytes* map,
                                                          int step, int m_tile, int lane) {
-        const int pixel = step * 16 + lane / 16 * 8 + lane % 8;
-        const int p = pixel / Conv::OW, q = pixel % Conv::OW;
-        const int at_pixel =
-            pixel < PIXELS ? 16 * (p * Conv::UH * Conv::DYPITCH + q * Conv::UW) : -16;
+        if constexpr (WIDE) {
 #pragma unroll
-        for (int m = 0; m < MT; ++m) {
-            int plane = (m_tile + m) * 2 + lane / 8 % 2;
-            plane = plane < Conv::KP ? plane : Conv::KP - 1;  // what it gives is not used
-            ldmatrix_x4_trans(a[m], map + Conv::DY + plane * Conv::DYPLANE + at_pixel);
+            for (int half = 0; half < 2; ++half) {
+                const Bytes* from =
+                    map + Conv::DY + gradient_place(step * 8 + half * 4 + lane % 4) + lane / 4 % 2 * 8;
+#pragma unroll
+                for (int m = 0; m < MT; ++m) {
+                    const uint2 two =
+                        at<uint2>(from + there((m_tile + m) * 4 + lane / 8) * Conv::DYPLANE);
+                    a[m][2 * half] = two.x, a[m][2 * half + 1] = two.y;
+                }
+            }
+        } else {
+            const int place = gradient_place(step * 16 + lane / 16 * 8 + lane % 8);
+#pragma unroll
+            for (int m = 0; m < MT; ++m) {
+                const int plane = there((m_tile + m) * 2 + lane / 8 % 2);
+                ldmatrix_x4_trans(a[m], map + Conv::DY + plane * Conv::DYPLANE + place);
+            }
         }
+    }
+    __device__ __forceinline__ static int gradient_place(int pixel) {
+        const int p = pixel / Conv::OW, q = pixel % Conv::OW;
+        return pixel < PIXELS ? 16 * (p * Conv::UH * Conv::DYPITCH + q * Conv::UW) : -16;
+    }
+    // A plane of filters; for one that is not there another, and what it gives is not used.
+    __device__ __forceinline__ static int there(int plane) {
+        return plane < Conv::KP ? plane : Conv::KP - 1;
     }
 
     // Where the window of a pixel of the output begins, in pixels of the input.
@@ -135,6 +157,10 @@ struct ConvWgrad {
     __device__ __forceinline__ static void multiply_row(Tiles<MT, TAPS * NT>& sum,
                                                         const u32 (&a)[MT][4], const Bytes* map,
                                                         int step, int row, int n_tile, int lane) {
+        if constexpr (WIDE) {
+            multiply_row_wide(sum, a, map, step, row, n_tile, lane);
+            return;
+        }
         const int pixel = step * 16 + lane / 8 % 2 * 8 + lane % 8;
         const Bytes* x = map + Conv::X + 16 * (input_place(pixel) + row * Conv::XPITCH);
 #pragma unroll
@@ -158,11 +184,56 @@ struct ConvWgrad {
                     const u32 pair[2] = {b[2 * half], b[2 * half + 1]};
 #pragma unroll
                     for (int m = 0; m < MT; ++m)
-                        mma_m16n8k16_bf16(sum[m][s * NT + n + half], a[m], pair,
-                                          sum[m][s * NT + n + half]);
+                        F::multiply(sum[m][s * NT + n + half], a[m], pair);
                 }
             }
         }
+    }
+
+    // Columns of two tiles are channels in turns; those of a single one lie as they are.
+    __device__ __forceinline__ static void multiply_row_wide(Tiles<MT, TAPS * NT>& sum,
+                                                             const u32 (&a)[MT][4],
+                                                             const Bytes* map, int step, int row,
+                                                             int n_tile, int lane) {
+        const Bytes* x[2];
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+            x[half] = map + Conv::X +
+                      16 * (input_place(step * 8 + half * 4 + lane % 4) + row * Conv::XPITCH);
+#pragma unroll
+        for (int n = 0; n < NT; n += 2) {
+            const bool two = n + 1 < NT;
+            const int group = lane / 4;
+            int plane = (n_tile + n) * 2 + (two ? group / 2 : group / 4);
+            plane = plane < Conv::CP ? plane : Conv::CP - 1;  // what it gives is not used
+            const int offset = plane * Conv::XPLANE + (two ? group % 2 * 8 : group % 4 * 4);
+#pragma unroll
+            for (int s = 0; s < TAPS; ++s) {
+                u32 b[2][2];  // [tile][half of the step]
+#pragma unroll
+                for (int half = 0; half < 2; ++half) {
+                    const Bytes* from = x[half] + offset + 16 * s;
+                    if (two) {
+                        const uint2 pair = at<uint2>(from);
+                        b[0][half] = pair.x, b[1][half] = pair.y;
+                    } else {
+                        b[0][half] = at<u32>(from);
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < 2; ++j) {
+                    if (n + j >= NT) continue;
+#pragma unroll
+                    for (int m = 0; m < MT; ++m)
+                        F::multiply(sum[m][s * NT + n + j], a[m], b[j]);
+                }
+            }
+        }
+    }
+    // Which channel column `column` of the n-th tile of a unit is, counted from the unit's first.
+    __device__ __forceinline__ static int channel(int n, int column) {
+        if (!WIDE || (n / 2 * 2 + 1 == NT)) return n * 8 + column;
+        return n / 2 * 16 + 2 * column + n % 2;
     }
 
     // Column i of the products, in elements from where the window begins; any place behind the
@@ -194,7 +265,7 @@ struct ConvWgrad {
             for (int m = 0; m < MT; ++m)
 #pragma unroll
                 for (int half = 0; half < 2; ++half)
-                    own[BIAS_AT + (m_tile(unit) + m) * 16 + half * 8 + lane / 4] =
+                    own[BIAS_AT + (m_tile(unit) + m) * 16 + F::filter(half, lane / 4)] =
                         bias[e][m][2 * half];
         }
         __syncthreads();
@@ -220,10 +291,11 @@ struct ConvWgrad {
         }
         const int unit = i / UNIT_SIZE, in_unit = i % UNIT_SIZE, tile = in_unit / 128;
         const int lane = in_unit / 4 % 32, part = in_unit % 4;
-        const int k = (m_tile(unit) + tile / (TAPS * NT)) * 16 + part / 2 * 8 + lane / 4;
-        const int n = tile % (TAPS * NT);
-        const int column = (n_tile(unit) + n % NT) * 8 + lane % 4 * 2 + part % 2;
-        int c = column, r = row(unit), s = n / NT;
+        const int k =
+            (m_tile(unit) + tile / (TAPS * NT)) * 16 + F::filter(part / 2, lane / 4);
+        const int n = tile % (TAPS * NT), in_tile = lane % 4 * 2 + part % 2;
+        const int column = n_tile(unit) * 8 + n % NT * 8 + in_tile;
+        int c = n_tile(unit) * 8 + channel(n % NT, in_tile), r = row(unit), s = n / NT;
         if constexpr (Conv::GATHER) {
             if (k >= Conv::K || column > DEPTH) return {false, -1, 0, 0, 0, 0};
             if (column == DEPTH) return {true, Conv::BIAS ? k : -1, k, 0, 0, 0};

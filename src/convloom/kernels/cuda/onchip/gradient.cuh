@@ -9,27 +9,32 @@
 template <class P, int I>
 struct ConvGradient {
     using Conv = ConvStage<P, I>;
+    using F = Format<P>;
+    using Pair = typename F::Pair;
     static constexpr int WINDOWS = Conv::YH * Conv::YW;
 
-    // Two neighbouring channels (`pair` of the plane's four) of pixel (y, x) of the map handed on.
-    __device__ __forceinline__ static void store(Bytes* map, int plane, int y, int x, int pair,
+    // The two neighbouring channels that a lane has of a tile of eight, of pixel (y, x) of the map
+    // handed on.
+    __device__ __forceinline__ static void store(Bytes* map, int tile, int y, int x, int lane,
                                                  f32 even, f32 odd) {
+        const int plane = tile * Conv::PLANES + F::plane(lane), byte = F::byte_in_pixel(lane);
+        if (plane >= Conv::KP) return;
         if constexpr (Conv::AVERAGE) {
             even *= 0.25f;
             odd *= 0.25f;
         } else if constexpr (Conv::ACT != NONE) {
-            const u32 z = at<u32>(map + Conv::Z + plane * Conv::ZPLANE +
-                                  16 * (y * Conv::ZPITCH + x) + 4 * pair);
-            even = passed<Conv>(even, bf16_low(z));
-            odd = passed<Conv>(odd, bf16_high(z));
+            const Pair z = at<Pair>(map + Conv::Z + plane * Conv::ZPLANE +
+                                    16 * (y * Conv::ZPITCH + x) + byte);
+            even = passed<Conv>(even, F::even(z));
+            odd = passed<Conv>(odd, F::odd(z));
         }
-        const u32 gradient = cvt_bf16x2(even, odd);
-        Bytes* place = map + Conv::DY + plane * Conv::DYPLANE + 4 * pair;
+        const Pair gradient = F::pair(even, odd);
+        Bytes* place = map + Conv::DY + plane * Conv::DYPLANE + byte;
         if constexpr (!Conv::POOL) {
-            at<u32>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) = gradient;
+            at<Pair>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) = gradient;
         } else {
-            const u32 codes = at<Bf16>(map + Conv::CODE + 2 * pair +
-                                       8 * (plane * WINDOWS + y * Conv::YW + x));
+            const u32 codes = at<u16>(map + Conv::CODE + 2 * (lane % 4) +
+                                      8 * (tile * WINDOWS + y * Conv::YW + x));
             const u32 first = codes & 0xffu, second = codes >> 8;
 #pragma unroll
             for (u32 cell = 0; cell < 4; ++cell) {
@@ -37,8 +42,7 @@ struct ConvGradient {
                 const int col = (2 * x + int(cell % 2)) * Conv::UW;
                 const bool low = Conv::AVERAGE ? (first >> cell & 1) != 0 : first == cell;
                 const bool high = Conv::AVERAGE ? (second >> cell & 1) != 0 : second == cell;
-                at<u32>(place + 16 * (row * Conv::DYPITCH + col)) =
-                    (low ? gradient & 0xffffu : 0u) | (high ? gradient & 0xffff0000u : 0u);
+                at<Pair>(place + 16 * (row * Conv::DYPITCH + col)) = F::chosen(gradient, low, high);
             }
         }
     }

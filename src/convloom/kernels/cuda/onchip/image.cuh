@@ -44,7 +44,7 @@ struct Incoming {
         if constexpr (P::EXACT != 0)
             at<f32>(place) = value;
         else
-            at<Bf16>(place) = bf16_of(value);
+            at<typename Format<P>::Number>(place) = Format<P>::of(value);
     }
 
     // Where element i of an image goes, in bytes.
@@ -52,12 +52,13 @@ struct Incoming {
         using Conv = ConvStage<P, 0>;
         const int channel = P::XROW != 0 ? i / (H * W) : i % C;
         const int pixel = P::XROW != 0 ? i % (H * W) : i / C;
-        constexpr int SIZE_OF = P::EXACT != 0 ? 4 : 2;
+        constexpr int SIZE_OF = P::EXACT != 0 ? 4 : Format<P>::BYTES;
+        constexpr int CHANNELS = Conv::CHANNELS;
         if constexpr (P::CONVS == 0) return LinearStage<P, 0>::X + SIZE_OF * i;
         if constexpr (Conv::GATHER)
             return Conv::X +
                    SIZE_OF * (channel * Conv::XPLANE + pixel / W * Conv::XPITCH + pixel % W);
-        return Conv::X + channel / 8 * Conv::XPLANE + 2 * (channel % 8) +
+        return Conv::X + channel / CHANNELS * Conv::XPLANE + SIZE_OF * (channel % CHANNELS) +
                16 * (pixel / W * Conv::XPITCH + pixel % W);
     }
 };

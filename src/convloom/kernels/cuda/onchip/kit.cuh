@@ -10,20 +10,11 @@
 #include "onchip/exact_wgrad.cuh"
 #include "onchip/linear.cuh"
 
-template <bool FIRST, class A, class B>
-struct Pick {
-    using Type = A;
-};
-template <class A, class B>
-struct Pick<false, A, B> {
-    using Type = B;
-};
-
 template <class P>
 struct Kit {
     static constexpr bool EXACT = P::EXACT != 0;
     // Bytes of an element that is kept for a matrix's gradient.
-    static constexpr int ELEMENT = EXACT ? 4 : 2;
+    static constexpr int ELEMENT = EXACT ? 4 : Format<P>::BYTES;
     template <int I>
     using Forward = typename Pick<EXACT, ExactForward<P, I>, ConvForward<P, I>>::Type;
     template <int I>

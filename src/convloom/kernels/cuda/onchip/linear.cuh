@@ -2,8 +2,9 @@
 //
 // Images are the rows of a tile (at most 8 of 16 are there), outputs or features its columns. In
 // the forward product warps share the features, 16 in turns, and their sums meet in shared memory.
-// Weights that stay in shared memory are read by ldmatrix, both ways; others come from a packed
-// copy in device memory, in fragments: a copy by features and one by outputs.
+// Weights that stay in shared memory are read by ldmatrix, both ways (those of tf32 backward one by
+// one); others come from a packed copy in device memory, a copy by features and one by outputs. Of
+// tf32 a lane reads four neighbours of them at once: which products of 16 are its own is its choice.
 // Limit: reading the weights once, each way.
 #pragma once
 
@@ -15,6 +16,9 @@
 template <class P, int J>
 struct LinearLayer {
     using Linear = LinearStage<P, J>;
+    using F = Format<P>;
+    using Number = typename F::Number;
+    static constexpr bool WIDE = F::BYTES == 4;
     static constexpr int O = Linear::O, WIDTH = Linear::WIDTH, IMAGES = int(P::IMAGES);
     static constexpr int WARPS = int(P::THREADS) / 32, STEPS = WIDTH / 16;
     static constexpr int O_TILES = (O + 7) / 8, NT = O_TILES < 8 ? O_TILES : 8;
@@ -26,18 +30,17 @@ struct LinearLayer {
                                    i64 n) {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         const int image = lane / 4 < IMAGES ? lane / 4 : 0;
-        const Bytes* x = region<P>(shared, image) + Linear::X + 4 * (lane % 4);
+        const Bytes* x = region<P>(shared, image) + Linear::X;
         f32* sums = &at<f32>(shared + int(P::SUMS_AT));
         for (int tile = 0; tile < O_TILES; tile += NT) {
             Tiles<1, NT> acc;
             clear(acc);
+            // Rows behind the last image repeat the first; what they give is not used.
             const auto multiply = [&](int step) {
-                // Rows behind the last image repeat the first; what they give is not used.
-                const u32 a[4] = {at<u32>(x + 32 * step), 0u, at<u32>(x + 32 * step + 16), 0u};
-                u32 b[NT][2];
-                load_forward(b, shared, packed, step, tile, lane);
-#pragma unroll
-                for (int j = 0; j < NT; ++j) mma_m16n8k16_bf16(acc[0][j], a, b[j], acc[0][j]);
+                if constexpr (WIDE)
+                    multiply_wide(acc[0], x, shared, packed, step, tile, lane);
+                else
+                    multiply_narrow(acc[0], x, shared, packed, step, tile, lane);
             };
             constexpr int ROUNDS = STEPS / WARPS, UNROLL = NT <= 2 ? 8 : NT <= 4 ? 4 : 2;
 #pragma unroll UNROLL
@@ -52,11 +55,53 @@ struct LinearLayer {
                             make_float2(acc[0][j][0], acc[0][j][1]);
         }
         if (kept == nullptr) return;
-        for (int i = threadIdx.x; i < IMAGES * WIDTH / 8; i += int(P::THREADS)) {
-            const int from = i / (WIDTH / 8), part = i % (WIDTH / 8);
+        constexpr int PARTS = WIDTH / F::CHANNELS;  // of 16 bytes
+        for (int i = threadIdx.x; i < IMAGES * PARTS; i += int(P::THREADS)) {
+            const int from = i / PARTS, part = i % PARTS;
             if (first + from < n)
-                at<uint4>(kept + 2 * ((first + from) * WIDTH + part * 8)) =
+                at<uint4>(kept + 16 * ((first + from) * PARTS + part)) =
                     at<uint4>(region<P>(shared, from) + Linear::X + 16 * part);
+        }
+    }
+
+    // 16 features of bfloat16.
+    __device__ __forceinline__ static void multiply_narrow(f32 (&sum)[NT][4], const Bytes* x,
+                                                           const Bytes* shared,
+                                                           const Bytes* packed, int step, int tile,
+                                                           int lane) {
+        const Bytes* own = x + 32 * step + 4 * (lane % 4);
+        const u32 a[4] = {at<u32>(own), 0u, at<u32>(own + 16), 0u};
+        u32 b[NT][2];
+        load_forward(b, shared, packed, step, tile, lane);
+#pragma unroll
+        for (int j = 0; j < NT; ++j) F::multiply(sum[j], a, b[j]);
+    }
+
+    // 16 features of tf32, in two steps.
+    __device__ __forceinline__ static void multiply_wide(f32 (&sum)[NT][4], const Bytes* x,
+                                                         const Bytes* shared, const Bytes* packed,
+                                                         int step, int tile, int lane) {
+        if constexpr (Linear::RESIDENT) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                multiply_narrow(sum, x, shared, packed, 2 * step + half, tile, lane);
+        } else {
+            const uint4 four = at<uint4>(x + 64 * step + 16 * (lane % 4));
+            const u32 a[2][4] = {{four.x, 0u, four.y, 0u}, {four.z, 0u, four.w, 0u}};
+            uint4 weight[NT];
+#pragma unroll
+            for (int j = 0; j < NT; ++j) {
+                int output = (tile + j) * 8 + lane / 4;
+                output = output < O ? output : O - 1;
+                weight[j] = at<uint4>(packed + Linear::PACKED +
+                                      16 * (i64(4 * step + lane % 4) * O + output));
+            }
+#pragma unroll
+            for (int j = 0; j < NT; ++j) {
+                const u32 b[2][2] = {{weight[j].x, weight[j].y}, {weight[j].z, weight[j].w}};
+                F::multiply(sum[j], a[0], b[0]);
+                F::multiply(sum[j], a[1], b[1]);
+            }
         }
     }
 
@@ -105,12 +150,12 @@ struct LinearLayer {
             f32 y = output(shared, bias, image, o);
             y = activated<Linear>(y);
             if constexpr (Linear::DROPOUT) y *= factor(counter, (first + image) * O + o);
-            at<Bf16>(region<P>(shared, image) + Next::X + 2 * o) = bf16_of(y);
+            at<Number>(region<P>(shared, image) + Next::X + F::BYTES * o) = F::of(y);
         }
     }
 
     __device__ __forceinline__ static void put_gradient(Bytes* map, int o, f32 gradient) {
-        at<Bf16>(map + Linear::DY + 2 * o) = bf16_of(gradient);
+        at<Number>(map + Linear::DY + F::BYTES * o) = F::of(gradient);
     }
 
     // An output that dropout let pass, as it was before.
@@ -135,25 +180,17 @@ struct LinearLayer {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         constexpr int DEPTH = Linear::OUT / 16, PAIRS = WIDTH / 16, AT_ONCE = 4;
         Bytes* map = region<P>(shared, 0);
-        const Bytes* dy = map + Linear::DY + 4 * (lane % 4);
+        const Bytes* dy = map + Linear::DY;
         for (int pair = warp * AT_ONCE; pair < PAIRS; pair += WARPS * AT_ONCE) {
             Tiles<AT_ONCE, 2> acc;
             clear(acc);
             constexpr int UNROLL = DEPTH < 4 ? DEPTH : 2;
 #pragma unroll UNROLL
             for (int step = 0; step < DEPTH; ++step) {
-                const u32 a[4] = {at<u32>(dy + 32 * step), 0u, at<u32>(dy + 32 * step + 16), 0u};
-                u32 b[AT_ONCE][4];
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i)
-                    load_backward(b[i], shared, packed, step, pair + i < PAIRS ? pair + i : pair,
-                                  lane);
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i) {
-                    const u32 one[2] = {b[i][0], b[i][1]}, two[2] = {b[i][2], b[i][3]};
-                    mma_m16n8k16_bf16(acc[i][0], a, one, acc[i][0]);
-                    mma_m16n8k16_bf16(acc[i][1], a, two, acc[i][1]);
-                }
+                if constexpr (WIDE)
+                    backward_wide(acc, dy, shared, packed, step, pair, lane);
+                else
+                    backward_narrow(acc, dy, shared, packed, step, pair, lane);
             }
             // Tile lane / 4 of the eight, bit by bit: an index would put them into local memory.
             f32 mine[2];
@@ -170,6 +207,69 @@ struct LinearLayer {
             }
             const int feature = pair * 16 + lane / 4 * 8 + lane % 4 * 2;
             if (feature < WIDTH) hand_back(map, counter, first, feature, mine[0], mine[1]);
+        }
+    }
+
+    // 16 outputs of bfloat16 by 16 features each.
+    template <int AT_ONCE>
+    __device__ __forceinline__ static void backward_narrow(Tiles<AT_ONCE, 2>& acc, const Bytes* dy,
+                                                           const Bytes* shared,
+                                                           const Bytes* packed, int step, int pair,
+                                                           int lane) {
+        const Bytes* own = dy + 32 * step + 4 * (lane % 4);
+        const u32 a[4] = {at<u32>(own), 0u, at<u32>(own + 16), 0u};
+        u32 b[AT_ONCE][4];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            load_backward(b[i], shared, packed, step, pair + i < WIDTH / 16 ? pair + i : pair, lane);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const u32 one[2] = {b[i][0], b[i][1]}, two[2] = {b[i][2], b[i][3]};
+            F::multiply(acc[i][0], a, one);
+            F::multiply(acc[i][1], a, two);
+        }
+    }
+
+    // The same of tf32, in two steps of products each.
+    template <int AT_ONCE>
+    __device__ __forceinline__ static void backward_wide(Tiles<AT_ONCE, 2>& acc, const Bytes* dy,
+                                                         const Bytes* shared, const Bytes* packed,
+                                                         int step, int pair, int lane) {
+        const uint4 four = at<uint4>(dy + 64 * step + 16 * (lane % 4));
+        const u32 a[2][4] = {{four.x, 0u, four.y, 0u}, {four.z, 0u, four.w, 0u}};
+        uint4 weight[AT_ONCE][2];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                weight[i][half] = weights_of(shared, packed, 16 * step + 4 * (lane % 4),
+                                             (pair + i < WIDTH / 16 ? pair + i : pair) * 16 +
+                                                 8 * half + lane / 4);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const uint4& w = weight[i][half];
+                const u32 b[2][2] = {{w.x, w.y}, {w.z, w.w}};
+                F::multiply(acc[i][half], a[0], b[0]);
+                F::multiply(acc[i][half], a[1], b[1]);
+            }
+    }
+
+    // The weights of four neighbouring outputs for a feature, of tf32. Outputs that are not there
+    // have gradients of zero.
+    __device__ __forceinline__ static uint4 weights_of(const Bytes* shared, const Bytes* packed,
+                                                       int output, int feature) {
+        if constexpr (Linear::RESIDENT) {
+            const Bytes* from = shared + Linear::FRAGMENTS + 16 * (feature / 4 * O) + feature % 4 * 4;
+            u32 four[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                four[e] = at<u32>(from + 16 * (output + e < O ? output + e : O - 1));
+            return make_uint4(four[0], four[1], four[2], four[3]);
+        } else {
+            return at<uint4>(packed + Linear::PACKED + i64(4) * WIDTH * O +
+                             16 * (i64(output / 4) * WIDTH + feature));
         }
     }
 
@@ -197,38 +297,36 @@ struct LinearLayer {
                                                      int feature, f32 even, f32 odd) {
         if constexpr (J == 0) {
             using Last = ConvGradient<P, int(P::CONVS) - 1>;
-            constexpr int PIXELS = Linear::PIXELS, YW = Last::Conv::YW;
-            const int plane = feature / (8 * PIXELS), pixel = feature / 8 % PIXELS;
-            if (plane * 8 < Linear::C)
-                Last::store(map, plane, pixel / YW, pixel % YW, feature % 8 / 2,
-                            even, odd);
+            constexpr int PIXELS = Linear::PIXELS, YW = Last::Conv::YW, CHANNELS = F::CHANNELS;
+            const int channel = feature / (CHANNELS * PIXELS) * CHANNELS + feature % CHANNELS;
+            const int pixel = feature / CHANNELS % PIXELS;
+            Last::store(map, channel / 8, pixel / YW, pixel % YW, channel % 8 / 2, even, odd);
         } else {
             using Before = LinearLayer<P, J - 1>;
             if (feature >= Before::Linear::OUT) return;
-            const u32 x = at<u32>(map + Linear::X + 2 * feature);
+            using Pair = typename F::Pair;
+            const Pair x = at<Pair>(map + Linear::X + F::BYTES * feature);
             if constexpr (Before::Linear::DROPOUT) {
                 even *= Before::factor(counter, sample * Before::O + feature);
                 odd *= Before::factor(counter, sample * Before::O + feature + 1);
             }
-            even = passed<typename Before::Linear>(even, Before::whole(bf16_low(x)));
-            odd = passed<typename Before::Linear>(odd, Before::whole(bf16_high(x)));
-            u32 pair = cvt_bf16x2(even, odd);
-            if (feature >= Before::O) pair = 0;
-            if (feature + 1 >= Before::O) pair &= 0xffffu;
-            at<u32>(map + Before::Linear::DY + 2 * feature) = pair;
+            even = passed<typename Before::Linear>(even, Before::whole(F::even(x)));
+            odd = passed<typename Before::Linear>(odd, Before::whole(F::odd(x)));
+            at<Pair>(map + Before::Linear::DY + F::BYTES * feature) =
+                F::chosen(F::pair(even, odd), feature < Before::O, feature + 1 < Before::O);
         }
     }
 
     // Keep the gradients of the outputs for the weight's gradient.
     __device__ static void keep(Bytes* shared, Bytes* kept, i64 first, i64 n) {
-        constexpr int PARTS = Linear::OUT / 8;
+        constexpr int PARTS = Linear::OUT / F::CHANNELS;
         // The last warp: the first has had the loss.
 #pragma unroll 1
         for (int i = int(P::THREADS) - 1 - int(threadIdx.x); i < IMAGES * PARTS;
              i += int(P::THREADS)) {
             const int image = i / PARTS, part = i % PARTS;
             if (first + image < n)
-                at<uint4>(kept + 2 * ((first + image) * Linear::OUT + part * 8)) =
+                at<uint4>(kept + 16 * ((first + image) * PARTS + part)) =
                     at<uint4>(region<P>(shared, image) + Linear::DY + 16 * part);
         }
     }

@@ -1,4 +1,5 @@
-// Products of a warp's tiles: acc[m][n] += 16 pixels x 16 products by 16 products x 8 outputs.
+// Products of a warp's tiles: acc[m][n] += 16 pixels x 16 products by 16 products x 8 outputs; of
+// tf32 a step is 8 products.
 #pragma once
 
 #include "onchip/shape.cuh"
@@ -31,8 +32,8 @@ __device__ __forceinline__ void load_fragments(u32 (&b)[NT][2], const Bytes* fra
 // COL_STEP bytes apart. place[m] is where the lane's pixel of tile m meets the first tap: lanes
 // l and l + 16 give pixel l % 16 of the tile. `fragments` is the lane's part of the first step's
 // first tile; a step has TILES.
-template <int R, int S, int PLANES, int PLANE, int ROW_STEP, int COL_STEP, int TILES, int MT,
-          int NT>
+template <class F, int R, int S, int PLANES, int PLANE, int ROW_STEP, int COL_STEP, int TILES,
+          int MT, int NT>
 __device__ __forceinline__ void multiply_taps(Tiles<MT, NT>& acc, const Bytes* const (&place)[MT],
                                               const Bytes* fragments) {
     constexpr int SLICES = S * PLANES, STEPS = (SLICES + 1) / 2;
@@ -53,7 +54,7 @@ __device__ __forceinline__ void multiply_taps(Tiles<MT, NT>& acc, const Bytes* c
                 u32 a[4];
                 ldmatrix_x4(a, place[m] + offset);
 #pragma unroll
-                for (int n = 0; n < NT; ++n) mma_m16n8k16_bf16(acc[m][n], a, b[n], acc[m][n]);
+                for (int n = 0; n < NT; ++n) F::multiply(acc[m][n], a, b[n]);
             }
         }
     }

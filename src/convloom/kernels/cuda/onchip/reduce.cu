@@ -2,11 +2,9 @@
 // and loss and right answers of the batch.
 //
 // Blocks have four tasks. A filter's gradient: 32 elements of the slabs a block, eight groups of
-// threads share the slabs. A fully connected weight: 32 features by RMT tiles of 16 outputs, a
-// matrix product over images, which warps take 16 at a time; its rows reach shared memory by
-// asynchronous copies, STAGES of them on the way. The last block sums losses and counts ranks. All
-// sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW, in place, and the packed
-// weights are kept new. Limit: reading slabs and features once.
+// threads share the slabs. A fully connected weight: onchip/linear_wgrad.cuh. The last block sums
+// losses and counts ranks. All sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW,
+// in place, and the packed weights are kept new. Limit: reading slabs and features once.
 #include "onchip/reduction.cuh"
 
 template <class P>

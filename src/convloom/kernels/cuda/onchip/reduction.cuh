@@ -4,6 +4,7 @@
 #include "device/reduce.cuh"
 #include "device/update.cuh"
 #include "onchip/kit.cuh"
+#include "onchip/linear_wgrad.cuh"
 
 // A parameter's tensors and rates.
 struct Parameter {
@@ -47,8 +48,6 @@ struct Reduction {
     }
 };
 
-static constexpr int WARPS = 8, FEATURES = 32, ELEMENTS = 32;
-
 // Convolutions from the I-th on; `block` counts from the first block of this one.
 template <class P, int I>
 __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& block, i64 before) {
@@ -87,142 +86,6 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
         reduce_convs<P, I + 1>(work, block, before + Gradient::SIZE);
     }
 }
-
-template <class P, int J>
-struct LinearWgrad {
-    using Linear = LinearStage<P, J>;
-    static constexpr int WIDTH = Linear::WIDTH, OUT = Linear::OUT, O = Linear::O;
-    static constexpr int MT = OUT / 16 < 4 ? OUT / 16 : 4, NT = FEATURES / 8, STAGES = 4;
-    static constexpr int O_GROUPS = (OUT / 16 + MT - 1) / MT;
-    static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
-    // Rows of 16 images: their features, their gradients; the 16 bytes between keep banks apart.
-    static constexpr int X_ROW = FEATURES * 2 + 16, DY_ROW = MT * 32 + 16;
-    static constexpr int STAGE = 16 * (X_ROW + DY_ROW);
-    static constexpr int TILE = MT * 16 * FEATURES, SUMS = TILE + MT * 16;
-
-    __device__ static void run(const Reduction<P>& work, int block) {
-        const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int feature = block / O_GROUPS * FEATURES, out = block % O_GROUPS * MT * 16;
-        const i64 chunks = (work.n + 15) / 16;
-        Bytes* own = work.shared + warp * STAGES * STAGE;
-        Tiles<MT, NT> sum;
-        f32 ones_sum[MT][4];
-        clear(sum);
-#pragma unroll
-        for (int m = 0; m < MT; ++m)
-#pragma unroll
-            for (int i = 0; i < 4; ++i) ones_sum[m][i] = 0.0f;
-        for (int stage = 0; stage < STAGES - 1; ++stage)
-            ask(work, own, warp + i64(stage) * WARPS, stage, feature, out, lane);
-        int stage = 0;
-        for (i64 chunk = warp; chunk < chunks; chunk += WARPS) {
-            ask(work, own, chunk + i64(STAGES - 1) * WARPS, (stage + STAGES - 1) % STAGES, feature,
-                out, lane);
-            cp_async_wait<STAGES - 1>();
-            __syncwarp();
-            const Bytes* x = own + stage * STAGE;
-            multiply(sum, ones_sum, x, x + 16 * X_ROW, feature == 0, lane);
-            __syncwarp();
-            stage = (stage + 1) % STAGES;
-        }
-        cp_async_wait_all();
-        __syncthreads();
-        store(sum, ones_sum, &at<f32>(work.shared) + warp * SUMS, lane);
-        __syncthreads();
-        settle(work, feature, out);
-    }
-
-    // Ask for the rows of a chunk of images; rows that are not there are zeros.
-    __device__ __forceinline__ static void ask(const Reduction<P>& work, Bytes* own, i64 chunk,
-                                               int stage, int feature, int out, int lane) {
-        const Bf16* features = &at<Bf16>(work.kept) + work.n * Linear::BEFORE;
-        const Bf16* gradients = features + work.n * WIDTH;
-        Bytes* place = own + stage * STAGE;
-        if (chunk * 16 < work.n) {
-#pragma unroll
-            for (int i = lane; i < 16 * FEATURES / 8; i += 32) {
-                const int row = i / (FEATURES / 8), part = i % (FEATURES / 8);
-                const i64 image = chunk * 16 + row;
-                const bool there = image < work.n && feature + part * 8 < WIDTH;
-                cp_async_16_zfill(place + row * X_ROW + 16 * part,
-                                  there ? features + image * WIDTH + feature + part * 8 : features,
-                                  there);
-            }
-#pragma unroll
-            for (int i = lane; i < 16 * MT * 2; i += 32) {
-                const int row = i / (MT * 2), part = i % (MT * 2);
-                const i64 image = chunk * 16 + row;
-                const bool there = image < work.n && out + part * 8 < OUT;
-                cp_async_16_zfill(place + 16 * X_ROW + row * DY_ROW + 16 * part,
-                                  there ? gradients + image * OUT + out + part * 8 : gradients,
-                                  there);
-            }
-        }
-        cp_async_commit();
-    }
-
-    __device__ __forceinline__ static void multiply(Tiles<MT, NT>& sum, f32 (&ones_sum)[MT][4],
-                                                    const Bytes* x, const Bytes* dy, bool biased,
-                                                    int lane) {
-        u32 b[NT][2];
-#pragma unroll
-        for (int n = 0; n < NT; n += 2) {
-            u32 four[4];
-            ldmatrix_x4_trans(four, x + (lane / 8 % 2 * 8 + lane % 8) * X_ROW +
-                                        16 * (n + lane / 16));
-            b[n][0] = four[0], b[n][1] = four[1], b[n + 1][0] = four[2], b[n + 1][1] = four[3];
-        }
-        const u32 ones[2] = {0x3f803f80u, 0x3f803f80u};
-#pragma unroll
-        for (int m = 0; m < MT; ++m) {
-            u32 a[4];
-            ldmatrix_x4_trans(a, dy + (lane / 16 * 8 + lane % 8) * DY_ROW + 32 * m +
-                                     16 * (lane / 8 % 2));
-#pragma unroll
-            for (int n = 0; n < NT; ++n) mma_m16n8k16_bf16(sum[m][n], a, b[n], sum[m][n]);
-            if (Linear::BIAS && biased) mma_m16n8k16_bf16(ones_sum[m], a, ones, ones_sum[m]);
-        }
-    }
-
-    __device__ __forceinline__ static void store(const Tiles<MT, NT>& sum,
-                                                 const f32 (&ones_sum)[MT][4], f32* sums,
-                                                 int lane) {
-#pragma unroll
-        for (int m = 0; m < MT; ++m)
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int row = m * 16 + half * 8 + lane / 4;
-#pragma unroll
-                for (int n = 0; n < NT; ++n)
-                    *reinterpret_cast<float2*>(sums + row * FEATURES + n * 8 + lane % 4 * 2) =
-                        make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
-                if (lane % 4 == 0) sums[TILE + row] = ones_sum[m][2 * half];
-            }
-    }
-
-    __device__ __forceinline__ static void settle(const Reduction<P>& work, int feature, int out) {
-        const f32* sums = &at<f32>(work.shared);
-        for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
-            const bool bias = i >= TILE;
-            const int output = out + (bias ? i - TILE : i / FEATURES);
-            if (output >= O || (bias && (!Linear::BIAS || feature != 0))) continue;
-            f32 total = 0.0f;
-#pragma unroll
-            for (int warp = 0; warp < WARPS; ++warp) total += sums[warp * SUMS + i];
-            if (bias) {
-                if constexpr (Linear::BIAS)
-                    work.template settle<Linear::WEIGHT + 1>(output, total);
-            } else {
-                const int column = Linear::column(feature + i % FEATURES);
-                if (column < 0) continue;
-                const f32 value =
-                    work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
-                if constexpr (P::RULE != 0)
-                    LinearWeights<P, J>::renew(work.packed, feature + i % FEATURES, output, value);
-            }
-        }
-    }
-};
 
 // The same in float32: a thread takes a feature and ROWS outputs; warps share the images, whose
 // features they ask for one round ahead.

@@ -2,9 +2,10 @@
 // map lies in shared memory.
 //
 // Each image that a block carries has a region of IMAGE_BYTES at IMAGE_AT; maps lie in it. A map
-// is kept in planes of eight channels: 16 bytes a pixel, pixels row by row with `pitch` pixels from
-// row to row. So ldmatrix reads neighbouring pixels without bank conflicts, and a filter's tap is a
-// fixed distance in bytes. Around a map lie zeros, as many as padding and gradients need.
+// is kept in planes of eight channels (tf32: of four): 16 bytes a pixel, pixels row by row with
+// `pitch` pixels from row to row. So ldmatrix reads neighbouring pixels without bank conflicts, and a
+// filter's tap is a fixed distance in bytes. Around a map lie zeros, as many as padding and gradients
+// need.
 // P holds arrays CONV_* of the convolutions and LINEAR_* of the fully connected layers.
 #pragma once
 
@@ -28,7 +29,10 @@ struct ConvStage {
     static constexpr int YH = POOL ? OH / 2 : OH, YW = POOL ? OW / 2 : OW;
     static constexpr int WEIGHT = int(P::CONV_WEIGHT[I]);  // which parameter; the bias is next
     static constexpr bool GATHER = I == 0 && P::GATHER != 0;
-    static constexpr int CP = (C + 7) / 8, KP = (K + 7) / 8;
+    static constexpr int CHANNELS = Format<P>::CHANNELS;  // of a plane
+    static constexpr int CP = (C + CHANNELS - 1) / CHANNELS, KP = (K + CHANNELS - 1) / CHANNELS;
+    // Tiles of 8 columns, and planes of one.
+    static constexpr int C_TILES = (C + 7) / 8, K_TILES = (K + 7) / 8, PLANES = 8 / CHANNELS;
 
     // The input map: where its pixel (0, 0) lies, in bytes; pixels of a row; bytes of a plane. If
     // GATHER it is kept in planes of one channel, and the latter two count elements.
@@ -50,7 +54,8 @@ struct ConvStage {
     // Tiles that a warp takes at once: 16 pixels by 8 filters (channels, for the gradient).
     static constexpr int MT = int(P::CONV_MT[I]), NT = int(P::CONV_NT[I]);
     static constexpr int DMT = int(P::CONV_DMT[I]), DNT = int(P::CONV_DNT[I]);
-    static constexpr int N_GROUPS = (KP + NT - 1) / NT, DN_GROUPS = (CP + DNT - 1) / DNT;
+    static constexpr int N_GROUPS = (K_TILES + NT - 1) / NT;
+    static constexpr int DN_GROUPS = (C_TILES + DNT - 1) / DNT;
     // Of the filters' gradient: tiles of 16 filters and of 8 channels (or taps), and how many warps
     // share the pixels.
     static constexpr int WMT = int(P::CONV_WMT[I]), WNT = int(P::CONV_WNT[I]);
@@ -68,9 +73,11 @@ struct LinearStage {
     static constexpr bool ROW = P::LINEAR_ROW[J] != 0;  // features lie CHW in the weight, else HWC
     static constexpr bool DROPOUT = P::LINEAR_DROPOUT[J] != 0;
     static constexpr int WEIGHT = int(P::LINEAR_WEIGHT[J]);
-    // Features as they lie: planes of eight channels, all pixels of a plane together. WIDTH is
-    // their number with padding, OUT that of outputs, both multiples of 16.
-    static constexpr int WIDTH = ((C + 7) / 8 * PIXELS * 8 + 15) / 16 * 16;
+    // Features as they lie: planes of eight channels (tf32: of four), all pixels of a plane
+    // together. WIDTH is their number with padding, OUT that of outputs, both multiples of 16.
+    static constexpr int CHANNELS = Format<P>::CHANNELS;
+    static constexpr int WIDTH =
+        ((C + CHANNELS - 1) / CHANNELS * PIXELS * CHANNELS + 15) / 16 * 16;
     static constexpr int OUT = (O + 15) / 16 * 16;
     static constexpr int X = int(P::LINEAR_X[J]), DY = int(P::LINEAR_DY[J]);
     // Weights in shared memory, or -1: then they are read from a packed copy.
@@ -82,8 +89,8 @@ struct LinearStage {
 
     // Where a feature (as it lies) is in a row of the weight, or -1: padding.
     __device__ __forceinline__ static int column(int feature) {
-        const int channel = feature / (8 * PIXELS) * 8 + feature % 8;
-        const int pixel = feature / 8 % PIXELS;
+        const int channel = feature / (CHANNELS * PIXELS) * CHANNELS + feature % CHANNELS;
+        const int pixel = feature / CHANNELS % PIXELS;
         if (channel >= C) return -1;
         return ROW ? channel * PIXELS + pixel : pixel * C + channel;
     }

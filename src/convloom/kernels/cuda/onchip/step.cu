@@ -4,8 +4,8 @@
 // gradients of the fully connected layers. onchip/reduce.cu does the rest.
 //
 // MODE is 0: logits; 1: loss and ranks too; 2: gradients too. A parameter's number is its place
-// among p0 to p11. Operands of products are bfloat16, sums and everything else float32; if EXACT
-// all is float32.
+// among p0 to p11. Operands of products are bfloat16 or, if TF32, tf32; sums and everything else are
+// float32; if EXACT all is float32.
 // Against the rungs below: between the first pixel and the gradients nothing of an image passes
 // through device memory. Limit: reads of shared memory, and barriers between the stages.
 #include "onchip/network.cuh"

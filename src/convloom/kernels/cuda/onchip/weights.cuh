@@ -2,12 +2,12 @@
 // of a block's shared memory as far as they fit there; pack.cu makes them, reduce.cu keeps them
 // new.
 //
-// A convolution's are fragments: for each step of 16 products and each tile of 8 outputs, what the
-// lanes of a warp hold of the matrix B of mma.m16n8k16, eight bytes a lane.
+// A convolution's are fragments: for each step of 16 products (tf32: of 8) and each tile of 8
+// outputs, what the lanes of a warp hold of the matrix B of an mma, eight bytes a lane.
 //
-// Products run over a filter's rows, then its columns, then planes of eight channels; a step takes
-// two planes, a row that has an odd number of them ends with zeros. The first convolution of few
-// channels takes its products in KCRS order instead, 16 after 16, with no regard to planes.
+// Products run over a filter's rows, then its columns, then planes of channels; a step takes two
+// planes, a row that has an odd number of them ends with zeros. The first convolution of few channels
+// takes its products in KCRS order instead, step after step, with no regard to planes.
 #pragma once
 
 #include "onchip/shape.cuh"
@@ -18,11 +18,13 @@ __host__ __device__ constexpr int row_steps(int s, int planes) { return (s * pla
 template <class P, int I>
 struct ConvWeights {
     using Conv = ConvStage<P, I>;
+    using F = Format<P>;
     static constexpr int C = Conv::C, K = Conv::K, R = Conv::R, S = Conv::S;
+    static constexpr int CHANNELS = F::CHANNELS, EACH = F::DEPTH / 4;  // products of a lane
     static constexpr int TILES = Conv::NT * Conv::N_GROUPS;
     static constexpr int DEPTH = C * R * S;  // products, if GATHER
     static constexpr int STEPS =
-        Conv::GATHER ? (DEPTH + 15) / 16 : R * row_steps(S, Conv::CP);
+        Conv::GATHER ? (DEPTH + F::DEPTH - 1) / F::DEPTH : R * row_steps(S, Conv::CP);
     static constexpr int D_TILES = Conv::DNT * Conv::DN_GROUPS;
     static constexpr int D_STEPS = R * row_steps(S, Conv::KP);
 
@@ -34,21 +36,23 @@ struct ConvWeights {
     __device__ __forceinline__ static f32 forward(const f32* w, int step, int e, int k) {
         if (k >= K) return 0.0f;
         if constexpr (Conv::GATHER) {
-            const int i = step * 16 + e;
+            const int i = step * F::DEPTH + e;
             return i < DEPTH ? weight(w, k, i / (R * S), i / S % R, i % S) : 0.0f;
         } else {
-            constexpr int EACH = row_steps(S, Conv::CP);
-            const int slice = step % EACH * 2 + e / 8, c = slice % Conv::CP * 8 + e % 8;
+            constexpr int OF_ROW = row_steps(S, Conv::CP);
+            const int slice = step % OF_ROW * 2 + e / CHANNELS;
+            const int c = slice % Conv::CP * CHANNELS + e % CHANNELS;
             if (slice >= S * Conv::CP || c >= C) return 0.0f;
-            return weight(w, k, c, step / EACH, slice / Conv::CP);
+            return weight(w, k, c, step / OF_ROW, slice / Conv::CP);
         }
     }
     // Product `e` of a step of the input's gradient, for channel c.
     __device__ __forceinline__ static f32 backward(const f32* w, int step, int e, int c) {
-        constexpr int EACH = row_steps(S, Conv::KP);
-        const int slice = step % EACH * 2 + e / 8, k = slice % Conv::KP * 8 + e % 8;
+        constexpr int OF_ROW = row_steps(S, Conv::KP);
+        const int slice = step % OF_ROW * 2 + e / CHANNELS;
+        const int k = slice % Conv::KP * CHANNELS + e % CHANNELS;
         if (slice >= S * Conv::KP || k >= K || c >= C) return 0.0f;
-        return weight(w, k, c, step / EACH, slice / Conv::KP);
+        return weight(w, k, c, step / OF_ROW, slice / Conv::KP);
     }
 
     static constexpr int FORWARD = STEPS * TILES * 32;
@@ -69,51 +73,54 @@ struct ConvWeights {
     // What lane `lane` holds of the fragment.
     template <bool FORWARD>
     __device__ __forceinline__ static uint2 fragment(const f32* w, int step, int tile, int lane) {
-        const int out = tile * 8 + lane / 4, e = lane % 4 * 2;
-        f32 part[4];
+        const int out = tile * 8 + lane / 4;
+        f32 part[EACH];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int product = e + i % 2 + i / 2 * 8;
+        for (int i = 0; i < EACH; ++i) {
+            const int product = F::product(lane, i);
             part[i] = FORWARD ? forward(w, step, product, out) : backward(w, step, product, out);
         }
-        return make_uint2(cvt_bf16x2(part[0], part[1]), cvt_bf16x2(part[2], part[3]));
+        return F::fragment(part);
     }
 
     // Where weight (k, c, r, s) lies in a fragment: bytes from the first one of its kind.
     template <int TILES>
     __device__ __forceinline__ static int byte(int step, int e, int out) {
-        const int lane = out % 8 * 4 + e % 8 / 2;
-        return ((step * TILES + out / 8) * 32 + lane) * 8 + e / 8 * 4 + e % 2 * 2;
+        return ((step * TILES + out / 8) * 8 + out % 8) * 32 + F::byte(e);
     }
     __device__ __forceinline__ static void renew(Bytes* packed, int k, int c, int r, int s,
                                                  f32 value) {
-        const Bf16 rounded = bf16_of(value);
+        using Number = typename F::Number;
+        const Number rounded = F::of(value);
         int step, e;
         if constexpr (Conv::GATHER) {
             const int i = (c * R + r) * S + s;
-            step = i / 16, e = i % 16;
+            step = i / F::DEPTH, e = i % F::DEPTH;
         } else {
-            const int slice = s * Conv::CP + c / 8;
-            step = r * row_steps(S, Conv::CP) + slice / 2, e = slice % 2 * 8 + c % 8;
+            const int slice = s * Conv::CP + c / CHANNELS;
+            step = r * row_steps(S, Conv::CP) + slice / 2;
+            e = slice % 2 * CHANNELS + c % CHANNELS;
         }
-        at<Bf16>(packed + Conv::FRAGMENTS + byte<TILES>(step, e, k)) = rounded;
+        at<Number>(packed + Conv::FRAGMENTS + byte<TILES>(step, e, k)) = rounded;
         if constexpr (I > 0) {
-            const int slice = s * Conv::KP + k / 8;
-            step = r * row_steps(S, Conv::KP) + slice / 2, e = slice % 2 * 8 + k % 8;
-            at<Bf16>(packed + Conv::TRANSPOSED + byte<D_TILES>(step, e, c)) = rounded;
+            const int slice = s * Conv::KP + k / CHANNELS;
+            step = r * row_steps(S, Conv::KP) + slice / 2;
+            e = slice % 2 * CHANNELS + k % CHANNELS;
+            at<Number>(packed + Conv::TRANSPOSED + byte<D_TILES>(step, e, c)) = rounded;
         }
     }
 };
 
-// A fully connected layer's weights: planes of eight features, 16 bytes an output, at FRAGMENTS;
-// if they do not stay in shared memory, at PACKED, and behind them planes of eight outputs, 16
-// bytes a feature.
+// A fully connected layer's weights: planes of eight features (tf32: of four), 16 bytes an output,
+// at FRAGMENTS; if they do not stay in shared memory, at PACKED, and behind them planes of as many
+// outputs, 16 bytes a feature.
 template <class P, int J>
 struct LinearWeights {
     using Linear = LinearStage<P, J>;
-    static constexpr int O = Linear::O, WIDTH = Linear::WIDTH;
-    static constexpr int FORWARD = WIDTH / 8 * O;  // of 16 bytes
-    static constexpr int BACKWARD = Linear::RESIDENT ? 0 : Linear::OUT / 8 * WIDTH;
+    using F = Format<P>;
+    static constexpr int O = Linear::O, WIDTH = Linear::WIDTH, CHANNELS = F::CHANNELS;
+    static constexpr int FORWARD = WIDTH / CHANNELS * O;  // of 16 bytes
+    static constexpr int BACKWARD = Linear::RESIDENT ? 0 : Linear::OUT / CHANNELS * WIDTH;
     static constexpr i64 AT = Linear::RESIDENT ? i64(Linear::FRAGMENTS) : Linear::PACKED;
 
     __device__ __forceinline__ static f32 weight(const f32* w, int feature, int output) {
@@ -123,23 +130,24 @@ struct LinearWeights {
 
     // The i-th 16 bytes.
     __device__ __forceinline__ static uint4 pack(const f32* w, int i) {
-        f32 part[8];
+        f32 part[CHANNELS];
 #pragma unroll
-        for (int e = 0; e < 8; ++e)
+        for (int e = 0; e < CHANNELS; ++e)
             part[e] = i < FORWARD
-                          ? weight(w, i / O * 8 + e, i % O)
-                          : weight(w, (i - FORWARD) % WIDTH, (i - FORWARD) / WIDTH * 8 + e);
-        return make_uint4(cvt_bf16x2(part[0], part[1]), cvt_bf16x2(part[2], part[3]),
-                          cvt_bf16x2(part[4], part[5]), cvt_bf16x2(part[6], part[7]));
+                          ? weight(w, i / O * CHANNELS + e, i % O)
+                          : weight(w, (i - FORWARD) % WIDTH, (i - FORWARD) / WIDTH * CHANNELS + e);
+        return F::vector(part);
     }
 
     __device__ __forceinline__ static void renew(Bytes* packed, int feature, int output,
                                                  f32 value) {
         Bytes* place = packed + AT;
-        const Bf16 rounded = bf16_of(value);
-        at<Bf16>(place + 16 * (feature / 8 * O + output) + 2 * (feature % 8)) = rounded;
+        using Number = typename F::Number;
+        const Number rounded = F::of(value);
+        at<Number>(place + 16 * (feature / CHANNELS * O + output) +
+                   F::BYTES * (feature % CHANNELS)) = rounded;
         if constexpr (!Linear::RESIDENT)
-            at<Bf16>(place + 16 * (i64(FORWARD) + output / 8 * WIDTH + feature) +
-                     2 * (output % 8)) = rounded;
+            at<Number>(place + 16 * (i64(FORWARD) + output / CHANNELS * WIDTH + feature) +
+                       F::BYTES * (output % CHANNELS)) = rounded;
     }
 };

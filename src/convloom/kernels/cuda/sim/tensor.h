@@ -29,7 +29,9 @@ CONVLOOM_SIM_MMA(mma_m16n8k16_f16, kFloat16)
 CONVLOOM_SIM_MMA(mma_m16n8k8_tf32, kTensorFloat32)
 
 // Nearest, ties away from zero, as cvt.rna does.
-inline unsigned cvt_tf32(float x) { return (__float_as_uint(x) + 0x1000u) & 0xffffe000u; }
+inline unsigned cvt_tf32(float x) {
+    return x != x ? 0x7fffffffu : (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+}
 
 inline int fresh_lane() { return convloom_sim_lane(); }
 

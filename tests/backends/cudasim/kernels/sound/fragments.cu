@@ -1,4 +1,5 @@
-// Matrix fragments as they are: KIND 0: bf16, 1: f16, 2: tf32 products of one warp; 3, 4: ldmatrix
+// Matrix fragments as they are: KIND 0: bf16, 1: f16, 2: tf32 products of one warp; 3, 4: ldmatrix;
+// 5: numbers rounded to tf32
 #include "device/ptx.cuh"
 
 template <class P>
@@ -16,6 +17,9 @@ __global__ void sound_fragments(const float* a_bits, const float* b_bits, float*
         if constexpr (P::KIND == 1) mma_m16n8k16_f16(d, a, b, c);
         if constexpr (P::KIND == 2) mma_m16n8k8_tf32(d, a, b, c);
         for (int i = 0; i < 4; ++i) out[lane * 4 + i] = d[i];
+    } else if constexpr (P::KIND == 5) {
+        for (int i = 0; i < 4; ++i)
+            reinterpret_cast<unsigned*>(out)[lane * 4 + i] = cvt_tf32(a_bits[lane * 4 + i]);
     } else {
         __shared__ uint4 rows[32];
         rows[lane] = make_uint4(a_words[0], a_words[1], a_words[2], a_words[3]);
