@@ -21,6 +21,7 @@ from convloom.ops import (
     Concat,
     Dropout,
     DropoutGrad,
+    Figures,
     FilterLimit,
     Flatten,
     FusedSum,
@@ -39,6 +40,7 @@ from convloom.ops import (
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
+    TopKError,
     Unflatten,
     UnsharedBiasGrad,
     VelocitySGD,
@@ -373,12 +375,18 @@ class TestLoss:
         assert np.isnan(loss)
         np.testing.assert_allclose(p, wanted, rtol=1e-6)
 
+    def test_figures(self) -> None:
+        figures = (np.array(2.5, np.float32), integers((2,), 0), integers((3, 5), 1))
+        compare(Figures(), *figures, exact=True)
+
     def test_top_k(self) -> None:
         logits = integers((50, 33), 0, high=20)  # ties
         logits[3, 4], logits[4, :] = np.nan, np.nan
         target = np.random.default_rng(1).integers(0, 33, 50)
         for k in (1, 5, 50):
             compare(TopKCorrect(k), logits, target, exact=True)
+            compare(TopKError(k), logits, target, tolerance=1e-7)
+            compare(TopKError(k), logits[:0], target[:0])
 
 
 def hyper(**values: float) -> np.ndarray:

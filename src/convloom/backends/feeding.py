@@ -67,10 +67,12 @@ class Results:
     Attributes:
         losses: (steps,) float32, mean loss of each batch.
         corrects: (steps, 2) int32, samples whose label came first, and among the first five.
+        costs: (steps, M) float32, what the plan's ``costs`` holds; M is 0 for plans without.
     """
 
     losses: np.ndarray
     corrects: np.ndarray
+    costs: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -166,8 +168,12 @@ class DeviceInput(Protocol):
         """Run a plan, of a training or an evaluation step, on what ``upload`` returned."""
         ...
 
-    def ring(self, like: Samples, batch_size: int) -> Any:
-        """Places for a few batches on their way, each as ``like`` but of up to this size."""
+    def ring(self, like: Samples, batch_size: int, costs: int = 0) -> Any:
+        """Places for a few batches on their way, each as ``like`` but of up to this size.
+
+        Args:
+            costs: how many numbers the plans' ``costs`` hold.
+        """
         ...
 
     def streamed(self, executable: Executable, ring: Any) -> StreamRunner:

@@ -57,7 +57,7 @@ OP_FAMILIES = {
         "FusedLinearDgrad",
         "FusedLinearWgrad",
     ),
-    "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect"),
+    "loss": ("SoftmaxCrossEntropy", "SoftmaxCrossEntropyGrad", "TopKCorrect", "TopKError"),
     "norm": (
         "BatchNorm",
         "BatchNormGrad",
@@ -89,7 +89,7 @@ OP_FAMILIES = {
         "ContrastNorm2d",
         "ContrastNorm2dGrad",
     ),
-    "shape": ("Concat", "Slice", "Flatten", "Unflatten"),
+    "shape": ("Concat", "Slice", "Figures", "Flatten", "Unflatten"),
     "softmax": ("Softmax", "SoftmaxGrad"),
     "update": ("SGD", "AdamW"),
     "velocity": ("VelocitySGD",),

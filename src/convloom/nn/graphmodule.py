@@ -29,13 +29,18 @@ class GraphModule(Module):
         nodes: in order; they read ``input``, ``counter``, parameters, buffers and earlier outputs,
             and one of them makes ``output``.
         variables: {name: parameter or buffer}; two names may share one.
+        further: tensors that are outputs behind ``output``.
     """
 
     def __init__(
-        self, nodes: Sequence[SavedNode], variables: Mapping[str, Parameter | Buffer]
+        self,
+        nodes: Sequence[SavedNode],
+        variables: Mapping[str, Parameter | Buffer],
+        further: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.nodes = tuple(nodes)
+        self.further = tuple(further)
         for name, variable in variables.items():  # names with dots, which only a graph may have
             register: dict[str, Any] = (
                 self._parameters if isinstance(variable, Parameter) else self._buffers
@@ -58,6 +63,8 @@ class GraphModule(Module):
             inputs = [self._tensor(x, names, name) for name in node.inputs]
             made = tracer.replay(node.op, inputs, node.layer, node.outputs)
             names.update(zip(node.outputs, made, strict=True))
+        for name in self.further:
+            tracer.also(SymbolicTensor(tracer, names[name]))
         return SymbolicTensor(tracer, names["output"])
 
     def _tensor(self, x: SymbolicTensor, names: Mapping[str, str], name: str) -> str:

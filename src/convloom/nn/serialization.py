@@ -6,6 +6,7 @@ the weights. The metadata entry ``convloom`` is JSON:
     version        1
     input_shape    [C, H, W]
     graph          [{"op": {"op": name, attribute: value, …}, "inputs", "outputs", "layer"}, …]
+    further        names of the tensors that are outputs behind "output"; absent if there are none
     parameters     names of the tensors that are parameters, in the order of state_dict()
     buffers        names of those that are not learnt, running means say
     aliases        {second name of a shared parameter: its first name}
@@ -94,6 +95,7 @@ def describe(
         "version": VERSION,
         "input_shape": input_shape,
         "graph": [_node_json(node) for node in graph.nodes],
+        **({"further": graph.outputs[1:]} if len(graph.outputs) > 1 else {}),
         "parameters": [name for name, _ in model.named_parameters()],
         "buffers": [name for name, _ in model.named_buffers()],
         "aliases": {name: first[id(v)] for name, v in both if name != first[id(v)]},
@@ -181,7 +183,9 @@ def rebuild(text: str, tensors: Mapping[str, np.ndarray], path: _Path) -> GraphM
     """
     data = _parsed(text, path)
     try:
-        module = GraphModule([_node(item) for item in data["graph"]], _variables(data, tensors))
+        further = [str(name) for name in data.get("further", ())]
+        nodes = [_node(item) for item in data["graph"]]
+        module = GraphModule(nodes, _variables(data, tensors), further)
         module.input_shape = data["input_shape"]
         module.classes = data.get("classes")
         normalization = data.get("normalization")

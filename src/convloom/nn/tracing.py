@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from convloom.nn.module import Module
 
 #: Tensors that every graph may have; no parameter can have such a name.
-RESERVED = frozenset({"input", "output", "target", "label", "loss", "correct", "hyper", "counter"})
+RESERVED = frozenset(
+    {"input", "output", "target", "label", "loss", "costs", "correct", "hyper", "counter"}
+)
 
 
 class Tracer:
@@ -38,6 +40,7 @@ class Tracer:
         self._inside: list[tuple[Module, str]] = []
         self._streams: dict[str, int] = {}
         self._has_counter = False
+        self._further: list[str] = []
 
     def run(self, input_shape: tuple[int, ...], batch_size: int) -> Graph:
         """The graph of the network's forward pass; see ``Module.trace``."""
@@ -51,7 +54,7 @@ class Tracer:
                 self._buffer_of[name], self._values[name] = name, [name]
         result = self._root(SymbolicTensor(self, "input"))
         output = self._checked_output(result)
-        return _finished(self.builder, output, self._values)
+        return _finished(self.builder, output, self._further, self._values)
 
     @contextlib.contextmanager
     def inside(self, module: Module) -> Iterator[None]:
@@ -101,6 +104,13 @@ class Tracer:
         ):  # inside another network, masks of its own
             op = replace(op, stream=self._stream(path))
         return self._built(op, inputs, path, [self._joined(name) for name in names])
+
+    def also(self, x: SymbolicTensor) -> None:
+        """Make a tensor an output of the network behind the one that ``forward`` returns.
+
+        Losses that compare several tensors read them so; predictions leave them out.
+        """
+        self._further.append(self._name_of(x, "a further output"))
 
     def variable(self, variable: Parameter | Buffer) -> str:
         """The tensor of a parameter (a shared one has one tensor), or a buffer's newest value."""
@@ -194,14 +204,20 @@ def first_tensor(value: Any) -> SymbolicTensor | None:
     return None
 
 
-def _finished(builder: GraphBuilder, output: str, values: Mapping[str, Sequence[str]]) -> Graph:
+def _finished(
+    builder: GraphBuilder,
+    output: str,
+    further: Sequence[str],
+    values: Mapping[str, Sequence[str]],
+) -> Graph:
     """The graph with its result named ``output``, without nodes and parameters it does not need.
 
     Args:
+        further: outputs behind the result.
         values: {buffer: its value before the run, after its first update, …}.
     """
     graph = builder.build()
-    needed, nodes = {"input", output}, []
+    needed, nodes = {"input", output, *further}, []
     for node in reversed(graph.nodes):
         if needed.intersection(node.outputs):
             needed.update(node.inputs)
@@ -222,7 +238,7 @@ def _finished(builder: GraphBuilder, output: str, values: Mapping[str, Sequence[
             if name in needed or name in made
         },
         roles={name: role for name, role in graph.roles.items() if name in needed},
-        outputs=("output",),
+        outputs=("output", *renamed(tuple(further))),
         updates={
             buffer: last
             for buffer, had in values.items()

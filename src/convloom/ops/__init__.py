@@ -54,7 +54,7 @@ from convloom.ops.loss import (
     TargetError,
     check_targets,
 )
-from convloom.ops.metrics import TopKCorrect
+from convloom.ops.metrics import Figures, TopKCorrect, TopKError
 from convloom.ops.pad import Pad2d, Pad2dGrad
 from convloom.ops.pointwise_loss import OneHot, PointwiseLoss, PointwiseLossGrad
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
@@ -113,6 +113,7 @@ __all__ = [
     "ConvGeometry",
     "Dropout",
     "DropoutGrad",
+    "Figures",
     "FilterLimit",
     "Flatten",
     "FoldBatchNorm",
@@ -169,6 +170,7 @@ __all__ = [
     "SoftmaxGrad",
     "TargetError",
     "TopKCorrect",
+    "TopKError",
     "Unflatten",
     "UnsharedBiasGrad",
     "VelocitySGD",

@@ -8,6 +8,7 @@ from typing import Any
 
 from convloom.ir import ShapeError
 from convloom.nn.arguments import ArgumentError, whole
+from convloom.nn.losses import LossSum
 from convloom.nn.module import Module
 
 _SEEDS = 2**64
@@ -23,7 +24,8 @@ def check_model(model: Any) -> None:
 
 def check_loss(loss: Any) -> None:
     """Raises ArgumentError unless ``loss`` is one of ours, made."""
-    if isinstance(loss, type) or not callable(getattr(loss, "op", None)):
+    made = isinstance(loss, LossSum) or callable(getattr(loss, "op", None))
+    if isinstance(loss, type) or not made:
         raise ArgumentError(f"the loss must be nn.CrossEntropyLoss(), say, not {_shown(loss)}")
 
 

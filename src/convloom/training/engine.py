@@ -20,6 +20,7 @@ from convloom.backends.locks import Lock
 from convloom.compiler import compile_graph
 from convloom.compiler.segment import below_segments, has_segment
 from convloom.ir import ConvloomError, Graph, Plan, ShapeError, TensorSpec
+from convloom.nn.losses import LossSum
 from convloom.ops.control import HYPER
 from convloom.ops.loss import check_targets
 from convloom.ops.precision import FP32, check_precision
@@ -130,12 +131,18 @@ class Engine:
         self.forward = self._trace(1)
         self._output = self.forward.specs[self.forward.outputs[0]]
         self._kind = INDEX if loss is None else usual_kind(loss, self._output)
+        self._least_classes = self._classes_of_all()
         self._storage = self._new_storage()
 
     @property
     def classes(self) -> int:
         """Number of logits."""
         return self._output.shape[-1]
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of what a step reports as ``costs``; those of a loss of several."""
+        return self.loss.figures if isinstance(self.loss, LossSum) else ()
 
     def plan(self, batch_size: int) -> Plan:
         """The training step's plan for targets as the last step had them, first class numbers."""
@@ -229,7 +236,7 @@ class Engine:
 
     def check_labels(self, labels: np.ndarray) -> None:
         """Raises ConvloomError for class numbers that the network does not have."""
-        check_targets(labels, self.classes)
+        check_targets(labels, self._least_classes)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
         """The network's output, logits (n, classes), for float32 images (n, C, H, W)."""
@@ -341,6 +348,14 @@ class Engine:
 
     # What follows makes plans and moves batches.
 
+    def _classes_of_all(self) -> int:
+        """How many classes every output that is compared with class numbers has at least."""
+        if not isinstance(self.loss, LossSum):
+            return self.classes
+        outputs = [self.forward.specs[name] for name in self.forward.outputs]
+        read = [outputs[term.output] for term in self.loss.terms if term.reads_target]
+        return min(spec.shape[-1] for spec in (self._output, *read))
+
     def _trace(self, batch_size: int) -> Graph:
         return self.model.trace(self.input_shape, batch_size)
 
@@ -451,11 +466,13 @@ class Engine:
         return self._slots[name]
 
     def _result(self, executable: Executable, n: int) -> StepResult:
-        loss = float(executable.read("loss"))
-        if "correct" not in executable.plan.graph.outputs:  # targets that name no class
-            return StepResult(loss, 0, 0, n)
+        loss, outputs = float(executable.read("loss")), executable.plan.graph.outputs
+        figures = executable.read("costs").tolist() if "costs" in outputs else ()
+        costs = dict(zip(self.figures, figures, strict=True))
+        if "correct" not in outputs:  # targets that name no class
+            return StepResult(loss, 0, 0, n, costs)
         correct = executable.read("correct")
-        return StepResult(loss, int(correct[0]), int(correct[1]), n)
+        return StepResult(loss, int(correct[0]), int(correct[1]), n, costs)
 
     def _checked(
         self, images: np.ndarray, targets: np.ndarray
@@ -474,8 +491,12 @@ class Engine:
         if VALUE.name in self.loss.targets and not (target.ndim == 1 and self._names(target)):
             return x, self._values(target), VALUE
         if target.ndim == 1:
-            check_targets(target, self.classes)
+            check_targets(target, self._least_classes)
             return x, target.astype(np.int64, copy=False), INDEX
+        if PROBABILITY.name not in self.loss.targets:
+            raise ShapeError(
+                f"the loss compares class numbers (N,), the targets have shape {target.shape}"
+            )
         check_targets(target, self.classes)
         return x, target.astype(np.float32, copy=False), PROBABILITY
 

@@ -278,7 +278,7 @@ class ResidentFeed:
         scale, shift = batches.coefficients
         self._data = device.upload(Samples(batches.images, batches.labels, scale, shift))
         self._runners: dict[tuple[str, int], tuple[Executable, ResidentRunner]] = {}
-        self._pace = Pace()
+        self._pace = Pace(engine.figures)
         self._thread = ThreadPoolExecutor(1, "convloom-order")
         self._early: dict[int, Future[_Drawn]] = {}
 
@@ -370,7 +370,7 @@ class StreamFeed:
         self._device = device
         self._ring: Any = None
         self._runners: dict[tuple[str, int], tuple[Executable, StreamRunner]] = {}
-        self._pace = Pace()
+        self._pace = Pace(engine.figures)
 
     def prepare(self, kind: str, sizes: Iterable[int]) -> None:
         """Compile and bind what batches of these sizes run, and what copies them."""
@@ -429,7 +429,8 @@ class StreamFeed:
             self._engine.set_hyper(**hyper)
             result = self._engine.train_step(batch.images, batch.labels)
         corrects = np.array([[result.correct, result.correct5]], np.int32)
-        results = Results(np.array([result.loss], np.float32), corrects)
+        costs = np.array([[result.costs[name] for name in self._engine.figures]], np.float32)
+        results = Results(np.array([result.loss], np.float32), corrects, costs)
         return Asked(1, lambda: results)
 
     def _source(self, epoch: int, start_batch: int) -> Iterator[Batch]:
@@ -444,7 +445,8 @@ class StreamFeed:
         if key not in self._runners:
             if self._ring is None:
                 most = max(getattr(self._batches, "batch_size", 0), size)
-                self._ring = self._device.ring(self._like(images), most)
+                costs = len(self._engine.figures)
+                self._ring = self._device.ring(self._like(images), most, costs)
             executable = self._engine.executable(*key)
             self._runners[key] = executable, self._device.streamed(executable, self._ring)
         return self._runners[key]

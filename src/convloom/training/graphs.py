@@ -1,24 +1,35 @@
 """Whole graphs around a traced network: predict, evaluate, train.
 
 Names that every graph shares: ``input``, ``target`` (labels, probabilities or values), ``label``
-(class numbers, for counting right answers), ``output`` (logits), ``loss`` and ``correct``.
+(class numbers, for counting right answers), ``output`` (logits), ``loss``, ``correct``, and for a
+sum of losses ``costs``, each by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from convloom.compiler.autodiff import differentiate
 from convloom.compiler.inference import for_inference
+from convloom.compiler.rewrite import without_dead_code
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
-from convloom.ops import GradientNorm, OneHot, Op, TopKCorrect
+from convloom.nn.losses import LossSum
+from convloom.ops import (
+    Figures,
+    GradientNorm,
+    OneHot,
+    Op,
+    TopKCorrect,
+    TopKError,
+    WeightedSum,
+)
 
 SCALAR = TensorSpec(())
 
 
-class Loss(Protocol):
+class OneLoss(Protocol):
     """What a loss must offer: the op that compares the output with a target."""
 
     @property
@@ -29,6 +40,10 @@ class Loss(Protocol):
     def op(self, target: str) -> Op:
         """The op for targets of a kind; its first output is the loss."""
         ...
+
+
+#: A loss, or several whose sum is made small.
+Loss = OneLoss | LossSum
 
 
 class Optimizer(Protocol):
@@ -77,8 +92,8 @@ def usual_kind(loss: Loss, output: TensorSpec) -> TargetKind:
 
 
 def prediction_graph(forward: Graph) -> Graph:
-    """The network as it predicts: dropout and its like are gone."""
-    return _without_unused_controls(for_inference(forward))
+    """The network as it predicts: dropout and its like are gone, and further outputs."""
+    return _without_unused_controls(for_inference(forward.replacing(outputs=forward.outputs[:1])))
 
 
 def evaluation_graph(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
@@ -119,7 +134,7 @@ def check_training(graph: Graph) -> None:
 def _with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
     """Add the loss and, where targets name classes, the count of right answers."""
     builder = GraphBuilder(forward)
-    (output,) = forward.outputs
+    output = forward.outputs[0]
     logits = builder.spec(output)
     if kind is not VALUE and len(logits.shape) != 2:
         raise ShapeError(
@@ -127,25 +142,87 @@ def _with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
             "end it with Flatten and Linear"
         )
     builder.declare("target", kind.spec(logits), Role.INPUT)
-    compared = "target"
-    if kind is INDEX and INDEX.name not in loss.targets:
-        rows = OneHot(logits.shape[1])
-        (compared,) = builder.add(rows, ("target",), layer="loss", names=["target.rows"])
-        op = loss.op(VALUE.name)
+    builder.outputs = [output]
+    if isinstance(loss, LossSum):
+        values = _summed(builder, loss, forward.outputs, kind)
     else:
-        op = loss.op(kind.name)
-    reads = (output, compared) if getattr(op, "targets", 1) else (output,)
-    names = ["loss", "probability"][: op.arity_out]
-    builder.add(op, reads, layer="loss", names=names)
+        _valued(builder, loss, output, kind, "loss", ["loss", "probability"])
     builder.outputs.append("loss")
-    if kind is VALUE:
-        return builder.build()
     label = "target"
     if kind is PROBABILITY:
         label = builder.declare("label", INDEX.spec(logits), Role.INPUT)
-    builder.add(TopKCorrect(), (output, label), layer="metrics", names=["correct"])
-    builder.outputs.append("correct")
-    return builder.build()
+    if kind is not VALUE:
+        builder.add(TopKCorrect(), (output, label), layer="metrics", names=["correct"])
+        builder.outputs.append("correct")
+    if isinstance(loss, LossSum):
+        _reported(builder, loss, forward.outputs, values, label)
+    graph = builder.build()
+    return without_dead_code(graph) if len(forward.outputs) > 1 else graph
+
+
+def _summed(
+    builder: GraphBuilder, loss: LossSum, outputs: Sequence[str], kind: TargetKind
+) -> list[str]:
+    """Add every term, and their sum as ``loss``; returns the terms' tensors."""
+    terms, values = loss.terms, []
+    alone = len(terms) == 1 and terms[0].coefficient == 1
+    for term in terms:
+        names = [f"{term.name}.cost", f"{term.name}.probability"]
+        if alone:
+            names = ["loss", "probability"]
+        read = outputs[term.output]
+        values.append(_valued(builder, term.loss, read, kind, term.name, names))
+    if alone:
+        return values
+    # One of coefficient 0 is left out, so that no gradient flows, not even 0 times infinity.
+    live = [(t.coefficient, v) for t, v in zip(terms, values, strict=True) if t.coefficient]
+    coefficients, added = zip(*(live or [(0.0, value) for value in values]), strict=True)
+    builder.add(WeightedSum(coefficients), added, layer="loss", names=["loss"])
+    return values
+
+
+def _valued(
+    builder: GraphBuilder,
+    loss: OneLoss,
+    output: str,
+    kind: TargetKind,
+    layer: str,
+    names: Sequence[str],
+) -> str:
+    """Add one loss of one output; returns its tensor.
+
+    Args:
+        names: of the loss, and of what else its op makes.
+    """
+    as_rows = kind is INDEX and INDEX.name not in loss.targets
+    op = loss.op(VALUE.name if as_rows else kind.name)
+    reads = [output]
+    if getattr(op, "targets", 1):
+        reads.append(_rows(builder, builder.spec(output).shape[1]) if as_rows else "target")
+    return builder.add(op, reads, layer=layer, names=names[: op.arity_out])[0]
+
+
+def _rows(builder: GraphBuilder, classes: int) -> str:
+    """Class numbers as rows of 0 with a 1 at the class, made once for each width."""
+    name = f"target.rows{classes}"
+    if not builder.has(name):
+        builder.add(OneHot(classes), ("target",), layer="loss", names=[name])
+    return name
+
+
+def _reported(
+    builder: GraphBuilder, loss: LossSum, outputs: Sequence[str], values: Sequence[str], label: str
+) -> None:
+    """Add ``costs``: the numbers that ``figures`` of the sum names, in their order."""
+    numbers = []
+    for term, value in zip(loss.terms, values, strict=True):
+        numbers.append(value)
+        if term.top is not None:
+            read = (outputs[term.output], label)
+            names = [f"{term.name}.errors"]
+            numbers += builder.add(TopKError(term.top), read, layer=term.name, names=names)
+    builder.add(Figures(), numbers, layer="metrics", names=["costs"])
+    builder.outputs.append("costs")
 
 
 def _with_update(graph: Graph, optimizer: Optimizer, clip: bool) -> Graph:

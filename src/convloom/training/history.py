@@ -21,7 +21,8 @@ class EpochRow:
     ``loss`` and ``accuracy`` are means over the epoch's training samples, each as it was before
     its own update. ``seconds`` is training and validation, ``images_per_second`` training alone;
     kernels are compiled before.
-    ``lr`` is the rate of the epoch's last step; ``step`` counts steps from the start.
+    ``lr`` is the rate of the epoch's last step; ``step`` counts steps from the start. ``costs``
+    and ``val_costs`` are what a loss of several reports, by name; empty for others.
     """
 
     epoch: int
@@ -33,6 +34,8 @@ class EpochRow:
     val_accuracy: float | None
     seconds: float
     images_per_second: float
+    costs: Mapping[str, float] = field(default_factory=dict)
+    val_costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,12 @@ class StepRow:
     lr: float
     loss: float
     accuracy: float
+    costs: Mapping[str, float] = field(default_factory=dict)
+
+
+_COSTS = ("costs", "val_costs")
+#: The columns of every epoch.
+_PLAIN_ROW = tuple(column.name for column in fields(EpochRow) if column.name not in _COSTS)
 
 
 @dataclass
@@ -76,13 +85,17 @@ class History:
         return max(self.epochs, key=score, default=None)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The epochs as CSV with a header line; also written to ``path`` if one is given."""
+        """The epochs as CSV with a header line; also written to ``path`` if one is given.
+
+        Costs have columns of their own behind the others: ``costs.logprob``, ``val_costs.logprob``.
+        """
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        names = [column.name for column in fields(EpochRow)]
+        rows = [_flat(row) for row in self.epochs]
+        names = list(dict.fromkeys(name for row in (_PLAIN_ROW, *rows) for name in row))
         writer.writerow(names)
-        for row in self.epochs:
-            values = (getattr(row, name) for name in names)
+        for row in rows:
+            values = (row.get(name) for name in names)
             writer.writerow(["" if value is None else value for value in values])
         if path is not None:
             files.write_text(path, text.getvalue())
@@ -91,8 +104,8 @@ class History:
     def to_json(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
         """Epochs and steps as plain data; also written to ``path`` if one is given."""
         data = {
-            "epochs": [asdict(row) for row in self.epochs],
-            "steps": [asdict(row) for row in self.steps],
+            "epochs": [row_json(row) for row in self.epochs],
+            "steps": [row_json(row) for row in self.steps],
         }
         if path is not None:
             files.write_text(path, json.dumps(finite(data), indent=1, allow_nan=False) + "\n")
@@ -122,6 +135,11 @@ class History:
         return "\n".join(lines)
 
 
+def row_json(row: EpochRow | StepRow) -> dict[str, Any]:
+    """A row as plain data, without costs where there are none."""
+    return {key: value for key, value in asdict(row).items() if value or key not in _COSTS}
+
+
 def score(row: EpochRow) -> tuple[float, float]:
     """What makes an epoch better than another: validation accuracy, then a lower loss.
 
@@ -142,6 +160,12 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _flat(row: EpochRow) -> dict[str, Any]:
+    """An epoch's values by column."""
+    costs = {f"{kind}.{name}": v for kind in _COSTS for name, v in getattr(row, kind).items()}
+    return {name: getattr(row, name) for name in _PLAIN_ROW} | costs
+
+
 def _or_infinite(loss: float | None) -> float:
     return math.inf if loss is None or math.isnan(loss) else loss
 
@@ -150,7 +174,11 @@ def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     """A row from JSON, where a loss that was not finite has become None."""
     optional = {"val_loss", "val_accuracy"}
     return {
-        key: math.nan if value is None and key not in optional else value
+        key: _numbers(value)
+        if isinstance(value, Mapping)
+        else math.nan
+        if value is None and key not in optional
+        else value
         for key, value in row.items()
     }
 

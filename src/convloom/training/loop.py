@@ -295,14 +295,18 @@ class Loop:
         self._lr = lr
         if not math.isfinite(result.loss):
             raise self._non_finite(f"the loss is {result.loss}")
+        for name, value in result.costs.items():
+            if not math.isfinite(value):
+                raise self._non_finite(f"the cost {name} is {value}")
         self._epoch.add(result)
         self._window.add(result)
         every = self.trainer.log_every
         if every and step % every == 0:
             means = self._window.means()
             epoch = self.progress.epoch + 1
-            row = StepRow(self.progress.step, epoch, self._lr, means["loss"], means["accuracy"])
-            self.history.steps.append(row)
+            at = self.progress.step, epoch, self._lr
+            costs = means.get("costs", {})
+            self.history.steps.append(StepRow(*at, means["loss"], means["accuracy"], costs))
             self._window = Totals()
 
     def _finish_epoch(self) -> None:
@@ -321,6 +325,8 @@ class Loop:
             val_accuracy=None if figures is None else figures["accuracy"],
             seconds=seconds,
             images_per_second=means["n"] / max(self._seconds, 1e-9),
+            costs=means.get("costs", {}),
+            val_costs={} if figures is None else figures.get("costs", {}),
         )
         best = self.history.best()
         self.history.epochs.append(row)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, TypedDict
+from dataclasses import asdict, dataclass, field
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -13,12 +13,16 @@ from convloom.training.protocols import StepResult
 
 
 class Evaluation(TypedDict):
-    """Figures over a whole data set: mean loss, shares of right answers, number of samples."""
+    """Figures over a whole data set: mean loss, shares of right answers, number of samples.
+
+    ``costs`` is there for a loss of several: the mean of each number that it reports, by name.
+    """
 
     loss: float
     accuracy: float
     top5: float
     n: int
+    costs: NotRequired[dict[str, float]]
 
 
 @dataclass
@@ -27,12 +31,17 @@ class Totals:
 
     With 10 samples, batch 4 and the last two wrong the accuracy is 0.8; a mean of the three
     batches' accuracies would say 0.667.
+
+    Attributes:
+        costs: {name: (sum, samples)}; a run whose parameter file was edited in mid-epoch has
+            numbers that it did not report from the start.
     """
 
     loss: float = 0.0
     correct: int = 0
     correct5: int = 0
     n: int = 0
+    costs: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def add(self, result: StepResult) -> None:
         """Count one batch."""
@@ -40,17 +49,23 @@ class Totals:
         self.correct += result.correct
         self.correct5 += result.correct5
         self.n += result.n
+        for name, mean in result.costs.items():
+            total, n = self.costs.get(name, (0.0, 0))
+            self.costs[name] = total + mean * result.n, n + result.n
 
     def means(self) -> Evaluation:
         """Sums divided by the number of samples; NaN when there were none."""
         if self.n == 0:
             return Evaluation(loss=math.nan, accuracy=math.nan, top5=math.nan, n=0)
-        return Evaluation(
+        means = Evaluation(
             loss=self.loss / self.n,
             accuracy=self.correct / self.n,
             top5=self.correct5 / self.n,
             n=self.n,
         )
+        if self.costs:
+            means["costs"] = {name: total / n for name, (total, n) in self.costs.items()}
+        return means
 
     def to_json(self) -> dict[str, Any]:
         """The sums as plain data, for a checkpoint in mid-epoch."""
@@ -59,7 +74,10 @@ class Totals:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Totals:
         """The sums that ``to_json`` gave."""
-        return cls(float(data["loss"]), int(data["correct"]), int(data["correct5"]), int(data["n"]))
+        costs = {name: (float(sum_), int(n)) for name, (sum_, n) in data.get("costs", {}).items()}
+        return cls(
+            float(data["loss"]), int(data["correct"]), int(data["correct5"]), int(data["n"]), costs
+        )
 
 
 def measured(probabilities: np.ndarray, labels: np.ndarray) -> StepResult:

@@ -36,13 +36,17 @@ class Part:
 class Pace:
     """Reports steps in order, and finds how many may be asked for before they are.
 
+    Args:
+        figures: names of what steps report as costs.
+
     Attributes:
         most: steps that may be asked for at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, figures: Sequence[str] = ()) -> None:
         self.most = 1
         self._room = 1
+        self._figures = tuple(figures)
 
     def reported(self, parts: Generator[Part, None, None], ahead: int) -> Iterator[StepResult]:
         """The results of each step; ``parts`` are asked for by being taken."""
@@ -56,9 +60,9 @@ class Pace:
                     now = time.perf_counter()
                     self._learn((now - began) / waiting[0].asked.steps)
                     began = now
-                    yield from _steps(results, waiting.popleft().size)
+                    yield from self._steps(results, waiting.popleft().size)
             while waiting:
-                yield from _steps(waiting[0].asked.results(), waiting.popleft().size)
+                yield from self._steps(waiting[0].asked.results(), waiting.popleft().size)
         finally:
             # Whoever leaves early must find nothing on its way.
             for part in waiting:
@@ -75,7 +79,10 @@ class Pace:
         self._room = max(1, int(_PATIENCE / max(seconds, 1e-9)))
         self.most = max(1, min(_MOST, self._room // _GRAPHS))
 
-
-def _steps(results: Results, size: int) -> Iterator[StepResult]:
-    for loss, (first, five) in zip(results.losses.tolist(), results.corrects.tolist(), strict=True):
-        yield StepResult(loss, first, five, size)
+    def _steps(self, results: Results, size: int) -> Iterator[StepResult]:
+        rows = zip(
+            results.losses.tolist(), results.corrects.tolist(), results.costs.tolist(), strict=True
+        )
+        for loss, (first, five), costs in rows:
+            named = dict(zip(self._figures, costs, strict=True))
+            yield StepResult(loss, first, five, size, named)

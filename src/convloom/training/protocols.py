@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -22,13 +22,15 @@ from convloom.ir import Plan
 class StepResult:
     """What one batch gave: the mean loss over its ``n`` samples, and how many were right.
 
-    ``correct5`` counts samples whose label is among the five largest logits.
+    ``correct5`` counts samples whose label is among the five largest logits. ``costs`` has the
+    means that a loss of several reports by name (``LossSum.figures``).
     """
 
     loss: float
     correct: int
     correct5: int
     n: int
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine(Protocol):
@@ -93,6 +95,11 @@ class DeviceEngine(Engine, Protocol):
     @property
     def lock(self) -> AbstractContextManager[None]:
         """To be held while steps are asked for, because several threads may ask."""
+        ...
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Names of what a step reports as ``costs``, in their order."""
         ...
 
     def device_input(self) -> DeviceInput | None:

@@ -200,7 +200,7 @@ def _real(value: np.ndarray, what: str) -> np.ndarray:
 def _vjp_graph(forward: Graph, dy: np.ndarray) -> tuple[Graph, list[str]]:
     check_training(forward)
     builder = GraphBuilder(forward)
-    (output,) = forward.outputs
+    output = forward.outputs[0]
     spec = builder.spec(output)
     if dy.shape != spec.shape:
         raise ShapeError(f"dy has shape {dy.shape}, the output has {spec.shape}")

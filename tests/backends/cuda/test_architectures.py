@@ -42,6 +42,7 @@ from convloom.ops import (
     Conv2dWgrad,
     Dropout,
     DropoutGrad,
+    Figures,
     FilterLimit,
     Flatten,
     FusedConv2d,
@@ -73,6 +74,7 @@ from convloom.ops import (
     SoftmaxCrossEntropyGrad,
     SoftmaxGrad,
     TopKCorrect,
+    TopKError,
     Unflatten,
     UnsharedBiasGrad,
     VelocitySGD,
@@ -204,6 +206,7 @@ def problems() -> Iterator[Problem]:
     yield Slice(1, 3), (image,), None
     yield Concat(), (wide, wide), None
     yield Slice(4, 8), (wide,), None
+    yield Figures(), (f(), f(2), f(3)), None
     yield Flatten(), (image,), None
     yield Unflatten((6, 9, 8)), (f(4, 432),), None
     for n, k in ((8, 10), (20_000, 10), (8, 1000)):
@@ -213,6 +216,7 @@ def problems() -> Iterator[Problem]:
         yield SoftmaxCrossEntropyGrad(0.1), (logits, labels, f()), None
         yield SoftmaxCrossEntropyGrad(0.1, "probability"), (logits, soft, f()), None
         yield TopKCorrect(), (logits, labels), None
+        yield TopKError(), (logits, labels), None
     for log in (False, True):
         for dim in (1, 3):
             yield Softmax(dim, log), (image,), None

@@ -41,6 +41,7 @@ from convloom.ops import (
     Conv2dWgrad,
     Dropout,
     DropoutGrad,
+    Figures,
     FilterLimit,
     Flatten,
     FusedConv2d,
@@ -65,6 +66,7 @@ from convloom.ops import (
     SoftmaxCrossEntropy,
     SoftmaxCrossEntropyGrad,
     TopKCorrect,
+    TopKError,
     Unflatten,
     UnsharedBiasGrad,
     VelocitySGD,
@@ -600,6 +602,8 @@ class TestShape:
         trials += [Trial(Concat(), fours, True), Trial(Slice(4, 24), (whole,), True)]
         trials.append(Trial(Slice(3, 23), (whole,), True))
         mixed = tuple(integers((3, c, 4, 5), c) for c in (3, 2))
+        figures = (np.array(2.5, np.float32), integers((2,), 0), integers((3, 5), 1))
+        trials.append(Trial(Figures(), figures, True))
         trials.append(Trial(Concat(), mixed, True, layouts=(ROW_MAJOR, NHWC, ROW_MAJOR)))
         trials.append(Trial(Concat(), mixed, True, layouts=(ROW_MAJOR, NHWC, NHWC)))
         check(trials, backend, rung)
@@ -648,6 +652,7 @@ class TestLoss:
                 ]
             ties = integers((n, classes), at)
             trials.append(Trial(TopKCorrect(5), (ties, labels), True))
+            trials.append(Trial(TopKError(5), (ties, labels), tolerance=1e-7))
         check(trials, backend, rung)
 
     def test_many_samples(self, backend: Backend, rung: str) -> None:
@@ -656,6 +661,8 @@ class TestLoss:
         trials = [
             Trial(SoftmaxCrossEntropy(), (logits, labels), tolerance=1e-6),
             Trial(TopKCorrect(3), (logits, labels), True),
+            Trial(TopKError(3), (logits, labels), tolerance=1e-7),
+            Trial(TopKError(3), (logits[:0], labels[:0])),
         ]
         check(trials, backend, rung)
 
@@ -676,6 +683,7 @@ class TestLoss:
         ranked[3, 4], ranked[4, :] = np.nan, np.nan
         labels = np.random.default_rng(1).integers(0, 33, 50)
         trials += [Trial(TopKCorrect(k), (ranked, labels), True) for k in (1, 5, 50)]
+        trials += [Trial(TopKError(k), (ranked, labels), tolerance=1e-7) for k in (1, 5, 50)]
         check(trials, backend, rung)
 
 
@@ -848,6 +856,7 @@ class TestLargeBatch:
         dloss = np.array(1.0, np.float32)
         yield Trial(SoftmaxCrossEntropyGrad(), (probability, labels, dloss))
         yield Trial(TopKCorrect(2), (x, labels), True)
+        yield Trial(TopKError(2), (x, labels), tolerance=1e-7)
         yield Trial(Dropout(0.5), (x, counter_vector(1, 2)), True)
         mask = np.arange(3 * n).reshape(n, 3).astype(np.uint8) % 2
         yield Trial(DropoutGrad(0.5), (x, mask), True)

@@ -54,9 +54,9 @@ class CudaInput:
         """Run a plan on what ``upload`` returned."""
         return ResidentSteps(self._stepper(executable), data, crops)
 
-    def ring(self, like: Samples, batch_size: int) -> Ring:
+    def ring(self, like: Samples, batch_size: int, costs: int = 0) -> Ring:
         """Places for a few batches on their way."""
-        return Ring(self._gpu, like, batch_size, rates=self._rates)
+        return Ring(self._gpu, like, batch_size, rates=self._rates, costs=costs)
 
     def streamed(self, executable: Executable, ring: Any) -> StreamedSteps:
         """Run a plan on batches that pass through what ``ring`` returned."""

@@ -147,10 +147,16 @@ class ResidentSteps:
         self.crops = crops
         shape = data.shape if crops is None else crops.shape(data.shape)
         self.batch_size = checked_plan(executable.plan, shape, data.mapped)
+        self.costs = costs_of(executable.plan)
         self._gpu = data.gpu
         hyper = executable.plan.graph.specs.get("hyper")
         self._gather, self._record = kernels(
-            data.shape, hyper.size if hyper else 0, crops, data.floats, data.mapped is not None
+            data.shape,
+            hyper.size if hyper else 0,
+            crops,
+            data.floats,
+            data.mapped is not None,
+            self.costs,
         )
         fed = [phase.kernel for phase in self._fed_phases()]
         self._gpu.load(fed or (self._gather, self._record))
@@ -186,6 +192,7 @@ class ResidentSteps:
         return Results(
             np.concatenate([np.empty(0, np.float32), *(part.losses for part in parts)]),
             np.concatenate([np.empty((0, _RANKS), np.int32), *(part.corrects for part in parts)]),
+            np.concatenate([np.empty((0, self.costs), np.float32), *(p.costs for p in parts)]),
         )
 
     def chunks(
@@ -309,7 +316,9 @@ class ResidentSteps:
     def _prepared(self, steps: int) -> _Tables:
         """Tables that are long enough; graphs made for shorter ones are dropped."""
         if self._tables is None or self._tables.capacity < steps:
-            self._tables = tables = _Tables(self._gpu, steps, self.batch_size, self._gather)
+            self._tables = tables = _Tables(
+                self._gpu, steps, self.batch_size, self._gather, self.costs
+            )
             calls = self._fed(tables)
             if not calls:
                 before, after = self._ends(tables)
@@ -351,7 +360,7 @@ class ResidentSteps:
         source = (*facts, tables.order, self._draws.address, tables.rates)
         clock = self._clock.address
         gather = gathering(self._gather, self.executable, source, clock)
-        record = recording(self._record, self.executable, tables.losses, tables.corrects, clock)
+        record = recording(self._record, self.executable, tables.reports, clock)
         return self._gpu.prepare(gather), self._gpu.prepare(record)
 
     def _checked_order(self, order: np.ndarray) -> np.ndarray:
@@ -406,16 +415,23 @@ class ResidentSteps:
 class _Tables:
     """What the steps of one call read and write, in device memory, and its twin on the host."""
 
-    def __init__(self, gpu: Gpu, steps: int, batch_size: int, gather: Specialisation) -> None:
+    def __init__(
+        self, gpu: Gpu, steps: int, batch_size: int, gather: Specialisation, costs: int
+    ) -> None:
         self.capacity = steps
         self._gpu = gpu
         width = dict(gather.constants)["RATES"]
         assert isinstance(width, int)
-        sizes = (8 * steps * batch_size, 8 * steps * width, 4 * steps, 4 * steps * _RANKS)
+        reported = [4 * steps * each for each in (1, _RANKS, costs)]
+        sizes = (8 * steps * batch_size, 8 * steps * width, *reported)
         self._memory = [gpu.allocate(size) for size in sizes]
-        self.order, self.rates, self.losses, self.corrects = (m.address for m in self._memory)
-        self._losses: Pinned = gpu.pinned(4 * steps)
-        self._corrects: Pinned = gpu.pinned(4 * steps * _RANKS)
+        self.order, self.rates, self.losses, self.corrects, reported_costs = (
+            m.address for m in self._memory
+        )
+        self.reports = (self.losses, self.corrects, reported_costs if costs else 0)
+        self._width = costs
+        # Of nothing there is nothing to pin.
+        self._pinned: list[Pinned] = [gpu.pinned(max(size, 4)) for size in reported]
 
     def fill(self, order: np.ndarray, rates: np.ndarray | None) -> None:
         """Write the tables for as many steps as ``order`` has rows."""
@@ -425,15 +441,19 @@ class _Tables:
 
     def results(self, start: int, steps: int) -> Callable[[], Results]:
         """A function that waits for the results of some steps, whose copy begins now."""
-        losses = self._losses.array.view(np.float32)[start : start + steps]
-        corrects = self._corrects.array.view(np.int32).reshape(-1, _RANKS)[start : start + steps]
-        self._gpu.download_later(self.losses + 4 * start, losses)
-        self._gpu.download_later(self.corrects + 4 * _RANKS * start, corrects)
+        columns = ((np.float32, 1), (np.int32, _RANKS), (np.float32, self._width))
+        reported: list[np.ndarray] = []
+        for pinned, table, (kind, width) in zip(self._pinned, self.reports, columns, strict=True):
+            words = pinned.array.view(kind)[start * width : (start + steps) * width]
+            if width:
+                self._gpu.download_later(table + 4 * width * start, words)
+            reported.append(words.reshape(steps, width))
         wait = self._gpu.mark()
 
         def results() -> Results:
             wait()
-            return Results(losses.copy(), corrects.copy())
+            losses, corrects, costs = (words.copy() for words in reported)
+            return Results(losses[:, 0], corrects, costs)
 
         return results
 
@@ -453,6 +473,7 @@ def kernels(
     crops: Crops | None,
     floats: bool = False,
     mapped: bool = False,
+    costs: int = 0,
 ) -> tuple[Specialisation, Specialisation]:
     """What begins and ends a step whose batch lies on the device.
 
@@ -461,8 +482,9 @@ def kernels(
         rates: length of ``hyper``; 0 for a plan that has none.
         floats: the images are float32 and are taken as they are.
         mapped: every pixel of the input has a shift of its own.
+        costs: numbers in the plan's ``costs``.
     """
-    record = Specialisation("record/naive", (("RANKS", _RANKS),))
+    record = Specialisation("record/naive", (("COSTS", costs), ("RANKS", _RANKS)))
     if crops is not None and _windows(shape, crops):
         return _window_kernel(shape, rates, crops, floats, mapped), record
     channels, height, width = shape
@@ -535,13 +557,17 @@ def gathering(
 
 
 def recording(
-    kernel: Specialisation, executable: Stepper, losses: int, corrects: int, clock: int
+    kernel: Specialisation, executable: Stepper, reports: Sequence[int], clock: int
 ) -> Call:
-    """The launch that keeps what the plan reports, at the addresses ``losses`` and ``corrects``."""
-    reported = (executable.address("loss"), executable.address("correct"))
-    words = (*reported, losses, corrects, clock)
+    """The launch that keeps what the plan reports.
+
+    Args:
+        reports: addresses of the tables of losses, right answers and costs.
+    """
+    names = ("loss", "correct", "costs")
+    words = (*(executable.address(name) for name in names), *reports, clock)
     # Only this launch uses the tables; the clock keeps those of different steps in order.
-    access = Access(_spans(executable, "loss", "correct"), (_clock_span(clock),))
+    access = Access(_spans(executable, *names), (_clock_span(clock),))
     return Call(kernel, words, blocks=1, threads=32, shared=0, title="record", access=access)
 
 
@@ -574,6 +600,11 @@ def check_images(images: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> No
 def mapped(shift: np.ndarray) -> tuple[int, ...] | None:
     """(C, H, W) of shifts that every pixel has one of; None where channels have."""
     return shift.shape if shift.ndim == 3 and shift.shape[1:] != (1, 1) else None
+
+
+def costs_of(plan: Plan) -> int:
+    """How many numbers a plan reports beside its loss."""
+    return plan.spec("costs").size if "costs" in plan.graph.specs else 0
 
 
 def checked_plan(

@@ -23,6 +23,7 @@ from convloom.backends.cuda.resident import (
     Stepper,
     check_images,
     checked_plan,
+    costs_of,
     gathering,
     kernels,
     mapped,
@@ -36,7 +37,7 @@ from convloom.ops.control import HYPER
 SLOTS = 3
 #: Steps whose results may be on their way at a time; one more waits for the oldest.
 REPORTS = 16
-#: What one step reports: a float32 loss, then two int32 counts.
+#: What one step reports, but for its costs: a float32 loss, then two int32 counts.
 _REPORT_BYTES = 12
 _ALIGNMENT = 256
 _CLOCK_BYTES = 16
@@ -49,6 +50,7 @@ class Ring:
         like: type and shape of the images, and how they are normalised.
         batch_size: the most images of a batch.
         rates: length of ``hyper`` of the plans that are to run.
+        costs: numbers in their ``costs``.
 
     Raises:
         ShapeError: images of another type.
@@ -62,6 +64,7 @@ class Ring:
         batch_size: int,
         slots: int = SLOTS,
         rates: int = len(HYPER),
+        costs: int = 0,
     ) -> None:
         check_images(like.images, like.scale, like.shift)
         _, channels, height, width = like.images.shape
@@ -71,12 +74,14 @@ class Ring:
         self.mapped = mapped(like.shift)
         self.batch_size = batch_size
         self.rates = rates
+        self.costs = costs
+        report_bytes = _REPORT_BYTES + 4 * costs
         self._constants = [uploaded(gpu, v.astype(np.float32)) for v in (like.scale, like.shift)]
         self._order = uploaded(gpu, np.arange(batch_size))
         image_bytes = channels * height * width * self.dtype.itemsize
-        self.slots = [Slot(gpu, batch_size, image_bytes, rates) for _ in range(slots)]
+        self.slots = [Slot(gpu, batch_size, image_bytes, rates, report_bytes) for _ in range(slots)]
         self._next = 0
-        self._reports = [_Report(gpu) for _ in range(REPORTS)]
+        self._reports = [_Report(gpu, report_bytes) for _ in range(REPORTS)]
         self._next_report = 0
 
     def source(self, slot: Slot) -> tuple[int, ...]:
@@ -103,18 +108,21 @@ class Slot:
     last, so that a short batch is a short copy.
     """
 
-    def __init__(self, gpu: Gpu, batch_size: int, image_bytes: int, rates: int) -> None:
+    def __init__(
+        self, gpu: Gpu, batch_size: int, image_bytes: int, rates: int, report_bytes: int
+    ) -> None:
         self._gpu = gpu
         sizes = (_CLOCK_BYTES, 8 * rates, 8 * batch_size, image_bytes * batch_size)
         starts = np.cumsum([0, *(-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes)])
         self._starts = [int(start) for start in starts]
         self._pinned = gpu.pinned(self._starts[-1])
         self._twin = gpu.allocate(self._starts[-1])
-        self._reported = gpu.allocate(_REPORT_BYTES)
+        self._reported = gpu.allocate(report_bytes)
         address = self._twin.address
         self.clock, self.rates, self.labels, self.images = (address + s for s in self._starts[:4])
-        self.losses = self._reported.address
-        self.corrects = self._reported.address + 4
+        start = self._reported.address
+        costs = start + _REPORT_BYTES if report_bytes > _REPORT_BYTES else 0
+        self.reports = (start, start + 4, costs)
         # The device zeroes new memory in its own time: that too comes before the first copy.
         self._used: Mark = gpu.mark()
         self._copied: Mark = self._used
@@ -149,22 +157,25 @@ class Slot:
 class _Report:
     """Pinned memory for what one step reports, and the report that it holds."""
 
-    def __init__(self, gpu: Gpu) -> None:
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self._gpu = gpu
-        self._pinned = gpu.pinned(_REPORT_BYTES)
-        self._results: Callable[[], Results] = lambda: Results(np.empty(0), np.empty(0))
+        self._pinned = gpu.pinned(nbytes)
+        self._nbytes = nbytes
+        self._results: Callable[[], Results] = lambda: Results(*3 * (np.empty(0),))
 
     def fetch(self, slot: Slot) -> Callable[[], Results]:
         self._results()  # whoever has not taken the last report still can
-        bytes_ = self._pinned.array[:_REPORT_BYTES]
-        self._gpu.download_later(slot.losses, bytes_)
+        bytes_ = self._pinned.array[: self._nbytes]
+        self._gpu.download_later(slot.reports[0], bytes_)
         wait = slot.used()
 
         @cache
         def results() -> Results:
             wait()
-            loss = bytes_[:4].view(np.float32).copy()
-            return Results(loss, bytes_[4:].view(np.int32).reshape(1, 2).copy())
+            words = bytes_.copy()
+            loss, correct = words[:4].view(np.float32), words[4:_REPORT_BYTES].view(np.int32)
+            costs = words[_REPORT_BYTES:].view(np.float32)
+            return Results(loss, correct.reshape(1, 2), costs.reshape(1, -1))
 
         self._results = results
         return results
@@ -189,12 +200,16 @@ class StreamedSteps:
                 f"{self.batch_size}"
             )
         self._updates = bool(executable.address("hyper"))
+        costs = costs_of(executable.plan)
+        if costs > ring.costs:
+            raise ShapeError(f"the ring is for {ring.costs} costs, the plan reports {costs}")
         gather, record = kernels(
             ring.shape,
             ring.rates if self._updates else 0,
             None,
             floats=ring.dtype == np.float32,
             mapped=ring.mapped is not None,
+            costs=costs,
         )
         ring.gpu.load((gather, record))
         self._ends = [self._prepared(slot, gather, record) for slot in ring.slots]
@@ -238,7 +253,7 @@ class StreamedSteps:
     ) -> tuple[Callable[[], None], Callable[[], None]]:
         calls = (
             gathering(gather, self.executable, self.ring.source(slot), slot.clock),
-            recording(record, self.executable, slot.losses, slot.corrects, slot.clock),
+            recording(record, self.executable, slot.reports, slot.clock),
         )
         before, after = (self.ring.gpu.prepare(call) for call in calls)
         return before, after

@@ -1,4 +1,4 @@
-"""Kernels for softmax cross-entropy, its gradient, and the count of right answers."""
+"""Kernels for softmax cross-entropy, its gradient, and metrics of right answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import cast
 from convloom.backends.cpu.launch import Argument, Tensor
 from convloom.backends.cpu.selectors.common import Builder, Specs, ceil_div, dtypes
 from convloom.ir import Node, Selection
-from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect
+from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect, TopKError
 
 #: Logits an item takes, about: less would cost more to hand to another thread than to compute.
 _LOGITS = 8192
@@ -23,8 +23,8 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     if any(t.layout.order is not None for t in tensors) or specs[node.inputs[0]].shape[1] == 0:
         return None
     build = Builder(specs)
-    if isinstance(node.op, TopKCorrect):
-        return _top_k(build, node)
+    if isinstance(node.op, TopKCorrect | TopKError):
+        return _top_k(build, node, node.op)
     if isinstance(node.op, SoftmaxCrossEntropyGrad):
         return _gradient(build, node)
     return _forward(build, node)
@@ -56,13 +56,13 @@ def _gradient(build: Builder, node: Node) -> Selection | None:
     return build.selection(source)
 
 
-def _top_k(build: Builder, node: Node) -> Selection | None:
-    op = cast(TopKCorrect, node.op)
+def _top_k(build: Builder, node: Node, op: TopKCorrect | TopKError) -> Selection | None:
     n, classes = build.specs[node.inputs[0]].shape
     constants = {"K": classes, "TOP": min(op.k, classes)}
     arguments: tuple[Argument, ...] = (*(Tensor(name) for name in (*node.inputs, *node.outputs)), n)
-    build.add("topk", constants, arguments, 1)
-    return build.selection("topk")
+    source = "topk" if isinstance(op, TopKCorrect) else "topk_error"
+    build.add(source, constants, arguments, 1)
+    return build.selection(source)
 
 
 def _constants(build: Builder, node: Node) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Kernels that move elements: Concat, Slice, and Flatten or Unflatten that reorder memory."""
+"""Kernels that move elements: Concat, Slice, Figures, and reshapes that reorder memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 from convloom.backends.cpu.launch import Argument, Tensor
 from convloom.backends.cpu.selectors.common import Builder, Specs, ceil_div, dtypes, same_order
-from convloom.ir import NHWC, Node, Selection, TensorSpec
+from convloom.ir import NHWC, ROW_MAJOR, Node, Selection, TensorSpec
 from convloom.ops import Slice
 
 #: Elements an item copies, about.
@@ -28,7 +28,19 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     build = Builder(specs)
     if node.op.name == "Concat":
         return _concat(build, node)
-    return _slice(build, node)
+    return _figures(build, node) if node.op.name == "Figures" else _slice(build, node)
+
+
+def _figures(build: Builder, node: Node) -> Selection | None:
+    at = 0
+    for name in node.inputs:
+        source = build.input(name, ROW_MAJOR)
+        if source is None:
+            return None
+        size = build.specs[name].size
+        _copy(build, source, Tensor(node.outputs[0], 4 * at), size, size, size, 1)
+        at += size
+    return build.selection("copy_rows")
 
 
 def _concat(build: Builder, node: Node) -> Selection | None:

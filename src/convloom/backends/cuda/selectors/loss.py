@@ -1,10 +1,10 @@
-"""Kernels for softmax cross-entropy, its gradient, and the count of right answers."""
+"""Kernels for softmax cross-entropy, its gradient, and metrics of right answers."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from convloom.backends.cuda.launch import Argument, Tensor
+from convloom.backends.cuda.launch import Argument, Tensor, Workspace
 from convloom.backends.cuda.selectors.common import (
     ABSENT,
     Builder,
@@ -15,7 +15,7 @@ from convloom.backends.cuda.selectors.common import (
     tensors,
 )
 from convloom.ir import Node, Selection
-from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect
+from convloom.ops import SoftmaxCrossEntropy, SoftmaxCrossEntropyGrad, TopKCorrect, TopKError
 
 #: What one block may take on alone: samples, classes, and its threads.
 _ONE_BLOCK_SAMPLES, _ONE_BLOCK_CLASSES, _ONE_BLOCK_THREADS = 1024, 64, 256
@@ -97,14 +97,42 @@ def _warp_gradient(node: Node, specs: Specs) -> Selection | None:
 def _warp_top_k(node: Node, specs: Specs) -> Selection | None:
     if not _served(node, specs):
         return None
-    op = cast(TopKCorrect, node.op)
     n, classes = specs[node.inputs[0]].shape
-    constants = {"K": classes, "TOP": min(op.k, classes), "THREADS": _ROW_THREADS}
+    constants = _ranked(node, specs) | {"THREADS": _ROW_THREADS}
     build, blocks = Builder(specs), _row_blocks(n, classes)
     if blocks > 1:
         build.add("fill_zero/naive", {}, (Tensor(node.outputs[0]), 2), blocks=1, threads=32)
     build.add("topk/warp", constants, (*tensors(node), n), blocks, _ROW_THREADS)
     return build.selection("warp", "topk")
+
+
+def _warp_top_k_error(node: Node, specs: Specs) -> Selection | None:
+    """A small batch takes one launch, a large one three."""
+    if not _served(node, specs):
+        return None
+    n, classes = specs[node.inputs[0]].shape
+    scores, target, error = tensors(node)
+    build, blocks = Builder(specs), _row_blocks(n, classes)
+    partial = build.workspace(16 * blocks) if blocks > 1 else ABSENT
+    constants = _ranked(node, specs) | {"THREADS": _ROW_THREADS}
+    build.add(
+        "topk_error/warp", constants, (scores, target, partial, error, n), blocks, _ROW_THREADS
+    )
+    if isinstance(partial, Workspace):
+        _means(build, "warp", partial, error, blocks, n)
+    return build.selection("warp", "topk_error")
+
+
+def _means(
+    build: Builder, rung: str, partial: Workspace, error: Tensor, count: int, n: int
+) -> None:
+    """Both errors, of ``count`` sums each."""
+    threads = _ROW_THREADS if rung == "warp" else 32
+    constants = {"THREADS": threads} if rung == "warp" else {}
+    for at in range(2):
+        sums = Workspace(partial.offset + 8 * count * at)
+        to = Tensor(error.name, 4 * at)
+        build.add(f"mean_of_partials/{rung}", constants, (sums, to, count, n), 1, threads)
 
 
 def _row_blocks(n: int, classes: int) -> int:
@@ -133,13 +161,28 @@ def _gradient(node: Node, specs: Specs) -> Selection | None:
 def _top_k(node: Node, specs: Specs) -> Selection | None:
     if not _served(node, specs):
         return None
-    op = cast(TopKCorrect, node.op)
-    n, classes = specs[node.inputs[0]].shape
-    constants = {"K": classes, "TOP": min(op.k, classes)}
+    n = specs[node.inputs[0]].shape[0]
     build = Builder(specs)
     build.add("fill_zero/naive", {}, (Tensor(node.outputs[0]), 2), blocks=1, threads=32)
-    build.each("topk/naive", constants, (*tensors(node), n), n, threads=64)
+    build.each("topk/naive", _ranked(node, specs), (*tensors(node), n), n, threads=64)
     return build.selection("naive", "topk")
+
+
+def _top_k_error(node: Node, specs: Specs) -> Selection | None:
+    if not _served(node, specs):
+        return None
+    n = specs[node.inputs[0]].shape[0]
+    scores, target, error = tensors(node)
+    build = Builder(specs)
+    wrong = build.workspace(16 * max(n, 1))
+    build.each("topk_error/naive", _ranked(node, specs), (scores, target, wrong, n), n, threads=64)
+    _means(build, "naive", wrong, error, n, n)
+    return build.selection("naive", "topk_error")
+
+
+def _ranked(node: Node, specs: Specs) -> dict[str, int]:
+    classes = specs[node.inputs[0]].shape[1]
+    return {"K": classes, "TOP": min(cast(TopKCorrect | TopKError, node.op).k, classes)}
 
 
 def _served(node: Node, specs: Specs) -> bool:
@@ -163,4 +206,6 @@ LADDER = {
     ("SoftmaxCrossEntropyGrad", "warp"): _warp_gradient,
     ("TopKCorrect", "naive"): _top_k,
     ("TopKCorrect", "warp"): _warp_top_k,
+    ("TopKError", "naive"): _top_k_error,
+    ("TopKError", "warp"): _warp_top_k_error,
 }

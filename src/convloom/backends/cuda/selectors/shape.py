@@ -1,4 +1,4 @@
-"""Kernels that move elements: Concat, Slice, and Flatten or Unflatten that reorder memory."""
+"""Kernels that move elements: Concat, Slice, Figures, and reshapes that reorder memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from convloom.backends.cuda.selectors.common import (
     channels_last,
     dtypes,
     image_order,
+    row_major,
 )
 from convloom.ir import NHWC, Node, Selection, TensorSpec
 from convloom.ops import Slice
@@ -69,6 +70,21 @@ def _cut(node: Node, specs: Specs, rung: str) -> Selection:
         rung,
     )
     return build.selection(rung, "copy_strided")
+
+
+def _figures(node: Node, specs: Specs) -> Selection | None:
+    """Serves row-major float32."""
+    names = (*node.inputs, *node.outputs)
+    if set(dtypes(node, specs)) != {"float32"} or not all(row_major(specs[n]) for n in names):
+        return None
+    build, start = Builder(specs), 0
+    for name in node.inputs:
+        size = specs[name].size
+        views = (View.of((size, 1, 1), False),) * 2
+        to = Tensor(node.outputs[0], 4 * start)
+        build.copy(Tensor(name), to, 1, (size, 1, 1), views, False)
+        start += size
+    return build.selection("naive", "copy_strided")
 
 
 def _fours(node: Node, specs: Specs) -> bool:
@@ -130,6 +146,7 @@ LADDER = {
     ("Concat", "tiled"): _concat_fours,
     ("Slice", "naive"): _slice,
     ("Slice", "tiled"): _slice_fours,
+    ("Figures", "naive"): _figures,
     ("Flatten", "naive"): _reshape,
     ("Unflatten", "naive"): _reshape,
 }
