@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,6 +49,23 @@ def test_steps_take_the_step_log_where_it_says_more() -> None:
     assert found.test == ((10, 2), (20, 1))
     assert curve(history(2, logged=1), "loss", "steps").training == ((10, 1), (20, 1 / 2))
     assert curve(history(2, logged=3), "seconds", "steps").training == ((10, 1), (20, 1))
+
+
+def test_costs_by_name_are_curves_too() -> None:
+    named = history(2, logged=3)
+    for rows in (named.epochs, named.steps):
+        rows[:] = [replace(row, costs={"logprob": 3.0 + i}) for i, row in enumerate(rows)]
+    named.epochs[1] = replace(named.epochs[1], val_costs={"logprob": 7.0})
+    assert known_costs(named)[:3] == ("loss", "accuracy", "logprob")
+    found = curve(named, "logprob")
+    assert found.training == ((1, 3), (2, 4))
+    assert found.test[1] == (2, 7)
+    assert math.isnan(found.test[0][1])
+    assert curve(named, "logprob", "steps").training == ((1, 3), (2, 4), (3, 5))
+    figure = plot_costs({"a": named, "b": history(2)})
+    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy", "logprob"]
+    with pytest.raises(CurveError, match="a history has no 'probs'; it has loss, accuracy, logpr"):
+        curve(named, "probs")
 
 
 def lines(axes: Any) -> list[tuple[str, list[float]]]:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 #: How far a run has come is counted in these.
 UNITS = ("epochs", "steps")
 _TEST = "val_"
-#: Columns that say where a row stands; all others are curves.
-_PLACES = ("epoch", "step")
+#: Columns that say where a row stands, and those of costs by name; all others are curves.
+_PLACES, _NAMED = ("epoch", "step"), ("costs", "val_costs")
 #: What logged steps have too.
 _LOGGED = tuple(field.name for field in fields(StepRow))
+#: All that every epoch has.
+_COLUMNS = tuple(field.name for field in fields(EpochRow))
 #: Up to how many points each is marked.
 _MARKED = 40
 
@@ -40,17 +42,23 @@ class Curve:
     test: tuple[tuple[float, float], ...]
 
 
-def known_costs() -> tuple[str, ...]:
-    """Names of all that a history has curves of; those with a test curve first."""
-    names = [field.name for field in fields(EpochRow) if field.name not in _PLACES]
-    own = [name for name in names if not name.startswith(_TEST)]
-    return tuple(sorted(own, key=lambda name: _TEST + name not in names))
+def known_costs(*histories: History) -> tuple[str, ...]:
+    """Names of all that histories have curves of; those with a test curve first."""
+    columns = [name for name in _COLUMNS if name not in (*_PLACES, *_NAMED)]
+    own = [name for name in columns if not name.startswith(_TEST)]
+    own.sort(key=lambda name: _TEST + name not in columns)
+    rows: list[EpochRow | StepRow] = []
+    for history in histories:
+        rows += [*history.epochs, *history.steps]
+    named = dict.fromkeys(name for row in rows for name in row.costs)
+    tested = sum(_TEST + name in columns for name in own)
+    return (*own[:tested], *named, *own[tested:])
 
 
-def usual_costs() -> tuple[str, ...]:
+def usual_costs(*histories: History) -> tuple[str, ...]:
     """The costs that the test set has too."""
-    names = {field.name for field in fields(EpochRow)}
-    return tuple(name for name in known_costs() if _TEST + name in names)
+    known = known_costs(*histories)
+    return tuple(name for name in known if _TEST + name in _COLUMNS or name not in _COLUMNS)
 
 
 def curve(history: History, cost: str, by: str = "epochs") -> Curve:
@@ -62,15 +70,15 @@ def curve(history: History, cost: str, by: str = "epochs") -> Curve:
     Raises:
         CurveError: no such cost or by.
     """
-    if cost not in known_costs():
-        raise CurveError(f"a history has no {cost!r}; it has {', '.join(known_costs())}")
+    _check_known((cost,), known_costs(history))
     if by not in UNITS:
         raise CurveError(f"by={by!r} must be {' or '.join(UNITS)}")
     place = by.removesuffix("s")
     rows: Sequence[EpochRow | StepRow] = history.epochs
-    if by == "steps" and cost in _LOGGED and len(history.steps) > len(rows):
+    logged = cost in _LOGGED or cost not in _COLUMNS
+    if by == "steps" and logged and len(history.steps) > len(rows):
         rows = history.steps
-    return Curve(_points(rows, place, cost), _points(history.epochs, place, _TEST + cost))
+    return Curve(_points(rows, place, cost, ""), _points(history.epochs, place, cost, _TEST))
 
 
 def plot_costs(
@@ -92,13 +100,15 @@ def plot_costs(
         if not history.epochs and not (by == "steps" and history.steps):
             hint = "; by='steps' shows the steps that it logged" if history.steps else ""
             raise CurveError(f"{name} has finished no epoch yet{hint}")
-    names = tuple(dict.fromkeys(costs)) or usual_costs()
+    names = tuple(dict.fromkeys(costs)) or usual_costs(*histories.values())
+    _check_known(names, known_costs(*histories.values()))
     figure = new_figure(max(6.0, 5.0 * len(names)), 4.2)
     pictures = figure.subplots(1, len(names), squeeze=False)[0]
     colours = _colours(len(histories))
     for axes, cost in zip(pictures, names, strict=True):
         for colour, history in zip(colours, histories.values(), strict=True):
-            _draw(axes, curve(history, cost, by), colour)
+            if cost in known_costs(history):
+                _draw(axes, curve(history, cost, by), colour)
         axes.set_title(cost.replace("_", " "), size=11)
         axes.set_xlabel(by.removesuffix("s"))
         axes.xaxis.get_major_locator().set_params(integer=True)
@@ -108,11 +118,23 @@ def plot_costs(
     return figure
 
 
+def _check_known(costs: Sequence[str], known: Sequence[str]) -> None:
+    for cost in costs:
+        if cost not in known:
+            raise CurveError(f"a history has no {cost!r}; it has {', '.join(known)}")
+
+
 def _points(
-    rows: Sequence[EpochRow | StepRow], place: str, cost: str
+    rows: Sequence[EpochRow | StepRow], place: str, cost: str, part: str
 ) -> tuple[tuple[float, float], ...]:
-    values = ((getattr(row, place), getattr(row, cost, None)) for row in rows)
-    return tuple((at, math.nan if value is None else value) for at, value in values)
+    """Of the training set, or with the prefix ``part`` of another."""
+    values = []
+    for row in rows:
+        value = getattr(row, part + cost, None)
+        if cost not in _COLUMNS:
+            value = getattr(row, f"{part}costs").get(cost)
+        values.append((getattr(row, place), math.nan if value is None else value))
+    return tuple(values)
 
 
 def _draw(axes: Any, found: Curve, colour: Any) -> None:

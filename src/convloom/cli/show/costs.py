@@ -48,18 +48,25 @@ def costs(
     solid.
     """
     from convloom.cli.saved import history_of
-    from convloom.inspection.curves import curve, plot_costs, usual_costs
+    from convloom.inspection.curves import curve, known_costs, plot_costs, usual_costs
 
     output = Output(as_json, quiet)
     check_out(out)
     histories = {str(run): history_of(run) for run in runs}
-    names = tuple(dict.fromkeys(cost or usual_costs()))
+    names = tuple(dict.fromkeys(cost or usual_costs(*histories.values())))
     with as_usage():
         figure = plot_costs(histories, names, by=by)
     document = {
         "by": by,
         "runs": [
-            {"run": run, "costs": {name: asdict(curve(history, name, by)) for name in names}}
+            {
+                "run": run,
+                "costs": {
+                    name: asdict(curve(history, name, by))
+                    for name in names
+                    if name in known_costs(history)
+                },
+            }
             for run, history in histories.items()
         ],
     }
