@@ -420,9 +420,10 @@ class TestUpdate:
 
     def test_velocity(self) -> None:
         limits = (None, FilterLimit(False, 0.0, 0.3), None, None)
-        op = VelocitySGD(limits)
         rates = np.array([0.1, 0.2, 0.0, 1.0, 0.9, 0.8, 0.9, 0.0, 5e-4, 0.0, 0.1, 0.1])
-        compare(op, rates, *self.tensors(3))
+        compare(VelocitySGD(limits), rates, *self.tensors(3))
+        divisors = [np.arange(1, len(one) + 1) for one in self.tensors(1)]
+        compare(VelocitySGD(limits, (1, 2)), rates, *self.tensors(3), *divisors[1:3])
         filters = normals((6, 4, 3, 3), 0)
         centred = VelocitySGD((FilterLimit(True, 0.02, 0.03),))
         compare(centred, np.array([0.1, 0.9, 0.0]), filters, normals((6, 4, 3, 3), 1), 0 * filters)

@@ -145,3 +145,15 @@ def test_golden_updates(case: str) -> None:
         total = arrays.get(f"dw_sum{i}", np.zeros_like(arrays["w0"])).T
         w, v = evaluate(op, hyper, w, total / p["cases"], v)
         np.testing.assert_allclose(w, arrays[f"w{i}"].T, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", names("treefc"))
+def test_a_golden_update_of_a_tree(case: str) -> None:
+    """A node's rate and its decay are both divided by the number of its leaves."""
+    found = golden(case)
+    p, arrays = found.params, found.arrays
+    w, sizes = arrays["w"].T.copy(), arrays["sizes"].astype(np.int64)
+    hyper, g = np.array([p["eps"], p["mom"], p["wc"]]), arrays["dw"].T / p["cases"]
+    w, v = evaluate(VelocitySGD((None,), (0,)), hyper, w, g, 0 * w, sizes)
+    np.testing.assert_allclose(w, arrays["w_next"].T, rtol=1e-12)
+    np.testing.assert_allclose(v, arrays["v_next"].T, rtol=1e-12)

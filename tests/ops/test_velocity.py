@@ -51,6 +51,17 @@ def test_filters_are_brought_between_the_bounds(centred: bool) -> None:
         np.testing.assert_allclose(after, before * factor, rtol=1e-12)
 
 
+def test_rows_divide_the_rate_and_the_decay_once_more() -> None:
+    w, g, v = (np.stack([x, x, x]) for x in np.random.default_rng(0).standard_normal((3, 7)))
+    hyper, divisors = np.array([0.1, 0.9, 0.3]), np.array([1, 2, 40])
+    made = evaluate(VelocitySGD((None,), (0,)), hyper, w, g, v, divisors)
+    for row, divisor in enumerate(divisors):
+        alone = np.array([0.1 / divisor, 0.9, 0.3 / divisor])
+        expected = evaluate(VelocitySGD((None,)), alone, w[0], g[0], v[0])
+        for ours, theirs in zip(made, expected, strict=True):
+            np.testing.assert_allclose(ours[row], theirs, rtol=1e-12)
+
+
 def test_tensors_that_do_not_belong_together_are_refused() -> None:
     op, spec, rates = VelocitySGD((None,)), TensorSpec((2, 3)), TensorSpec((3,), "float64")
     with pytest.raises(ShapeError, match="take 4 tensors, got 3"):
@@ -59,3 +70,9 @@ def test_tensors_that_do_not_belong_together_are_refused() -> None:
         op.infer(TensorSpec((2,), "float64"), spec, spec, spec)
     with pytest.raises(ShapeError, match="have shapes"):
         op.infer(rates, spec, TensorSpec((3, 2)), spec)
+    op = VelocitySGD((None,), (0,))
+    with pytest.raises(ShapeError, match="take 5 tensors, got 4"):
+        op.infer(rates, spec, spec, spec)
+    for wrong in (TensorSpec((3,), "int64"), TensorSpec((2,))):
+        with pytest.raises(ShapeError, match=r"of parameter 0 must be \(2,\) int64"):
+            op.infer(rates, spec, spec, spec, wrong)

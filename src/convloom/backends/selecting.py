@@ -12,6 +12,7 @@ from convloom.backends.launch import Workspace
 from convloom.ir import Layout, Node, TensorSpec
 from convloom.ops.activation import KINDS
 from convloom.ops.pointwise_loss import LOSSES
+from convloom.ops.velocity import VelocitySGD
 
 Specs = Mapping[str, TensorSpec]
 
@@ -91,6 +92,7 @@ OP_FAMILIES = {
     ),
     "shape": ("Concat", "Slice", "Figures", "Flatten", "Unflatten"),
     "softmax": ("Softmax", "SoftmaxGrad"),
+    "tree": ("PathSum", "LeafSum"),
     "update": ("SGD", "AdamW"),
     "velocity": ("VelocitySGD",),
 }
@@ -123,6 +125,28 @@ def alike(groups: Sequence[Sequence[str]], specs: Specs) -> bool:
 def rows_together(spec: TensorSpec) -> bool:
     """Whether axis 0 is outermost in memory, so that its slices (filters) lie one by one."""
     return spec.layout.order is None or spec.layout.order[0] == 0
+
+
+def velocity_groups(node: Node, specs: Specs) -> list[tuple[str, ...]] | None:
+    """The names of all w, g, v, new w and new v of a VelocitySGD, if kernels can update them.
+
+    All are float32 and lie as their parameter does; slices of axis 0 lie one by one where they are
+    limited or have divisors.
+    """
+    op = node.op
+    assert isinstance(op, VelocitySGD)
+    names = (*node.inputs[1 : 1 + 3 * op.count], *node.outputs)
+    groups = [names[i : i + op.count] for i in range(0, len(names), op.count or 1)]
+    sliced = {i for i, limit in enumerate(op.limits) if limit is not None}.union(op.divided)
+    if not alike(groups, specs) or not all(rows_together(specs[groups[0][i]]) for i in sliced):
+        return None
+    return groups
+
+
+def rows_of_trees(node: Node, specs: Specs) -> bool:
+    """Whether a sum along a tree's paths reads and makes float32 rows, one behind the other."""
+    ends = [specs[name] for name in (node.inputs[0], node.outputs[0])]
+    return all(spec.dtype == "float32" and spec.layout.order is None for spec in ends)
 
 
 def activation_number(kind: str) -> int:

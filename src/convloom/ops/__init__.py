@@ -71,6 +71,7 @@ from convloom.ops.response_norm import (
 from convloom.ops.sampling import Blur, Mirror, Nailbed, NailbedGrad
 from convloom.ops.shape import Add, Concat, Flatten, Slice, Unflatten
 from convloom.ops.softmax import Softmax, SoftmaxGrad
+from convloom.ops.tree import LeafSum, PathSum
 from convloom.ops.update import SGD, AdamW, GradientNorm
 from convloom.ops.velocity import FilterLimit, VelocitySGD
 
@@ -132,6 +133,7 @@ __all__ = [
     "GradientScope",
     "GroupNorm",
     "GroupNormGrad",
+    "LeafSum",
     "Linear",
     "LinearDgrad",
     "LinearWgrad",
@@ -152,6 +154,7 @@ __all__ = [
     "Pad2d",
     "Pad2dGrad",
     "Pair",
+    "PathSum",
     "PointwiseLoss",
     "PointwiseLossGrad",
     "PooledConv2dGrad",

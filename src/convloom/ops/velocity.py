@@ -4,7 +4,8 @@
 
 Source: the 2012 code's weight update. Unlike ``SGD``, a rate that falls leaves the velocity that
 earlier rates built up. Rates come from the control tensor ``hyper`` at run time: three for every
-parameter, first all eps, then all momenta, then all decays.
+parameter, first all eps, then all momenta, then all decays. Where the rows of a parameter learn
+for different numbers of classes, as in a softmax tree, both eps and decay are divided by these.
 """
 
 from __future__ import annotations
@@ -37,18 +38,22 @@ class FilterLimit(NamedTuple):
 
 @dataclass(frozen=True)
 class VelocitySGD(Op):
-    """Inputs (hyper, w_1..w_n, g_1..g_n, v_1..v_n); outputs (w_1'..w_n', v_1'..v_n'), in place.
+    """Inputs (hyper, w_1..w_n, g_1..g_n, v_1..v_n, divisors); outputs (w_1'..w_n', v_1'..v_n').
 
-    ``hyper`` is float64 (3 n,). States start at 0. The rates are rounded to the parameters' dtype.
+    Outputs take their inputs' places. ``hyper`` is float64 (3 n,). States start at 0. The rates are
+    rounded to the parameters' dtype.
 
     Attributes:
         limits: for each parameter its limit, or None.
+        divided: the parameters, by number, that have divisors: int64, one for each slice of
+            axis 0, which divide eps and decay both.
     """
 
     differentiable: ClassVar[bool] = False
     states: ClassVar[int] = 1
 
     limits: tuple[FilterLimit | None, ...]
+    divided: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         limits = (None if limit is None else FilterLimit(*limit) for limit in self.limits)
@@ -58,6 +63,11 @@ class VelocitySGD(Op):
     def count(self) -> int:
         """Number of parameters."""
         return len(self.limits)
+
+    @property
+    def divisors(self) -> Mapping[int, int]:
+        """{parameter: the input that holds its divisors}."""
+        return {i: 1 + 3 * self.count + place for place, i in enumerate(self.divided)}
 
     @property
     def arity_out(self) -> int:
@@ -70,8 +80,9 @@ class VelocitySGD(Op):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         count = self.count
-        if len(inputs) != 1 + 3 * count:
-            raise ShapeError(f"{count} parameters take {1 + 3 * count} tensors, got {len(inputs)}")
+        wanted = 1 + 3 * count + len(self.divided)
+        if len(inputs) != wanted:
+            raise ShapeError(f"{count} parameters take {wanted} tensors, got {len(inputs)}")
         if inputs[0].shape != (len(RATES) * count,):
             raise ShapeError(f"hyper must have {len(RATES) * count} rates, has {inputs[0].shape}")
         groups = [inputs[1 + i :: count][:3] for i in range(count)]
@@ -79,7 +90,11 @@ class VelocitySGD(Op):
             if any(spec.shape != group[0].shape for spec in group):
                 shapes = [spec.shape for spec in group]
                 raise ShapeError(f"parameter {i}, its gradient and velocity have shapes {shapes}")
-        kept = (*inputs[1 : 1 + count], *inputs[1 + 2 * count :])
+        for i, place in self.divisors.items():
+            rows = groups[i][0].shape[:1]
+            if inputs[place] != TensorSpec(rows, "int64"):
+                raise ShapeError(f"the divisors of parameter {i} must be {rows} int64")
+        kept = (*inputs[1 : 1 + count], *inputs[1 + 2 * count : 1 + 3 * count])
         return tuple(TensorSpec(spec.shape, spec.dtype) for spec in kept)
 
     @quiet
@@ -90,6 +105,9 @@ class VelocitySGD(Op):
         for i, limit in enumerate(self.limits):
             w, g, v = inputs[1 + i :: count][:3]
             eps, momentum, decay = (w.dtype.type(rate) for rate in rates[:, i])
+            if i in self.divisors:
+                rows = inputs[self.divisors[i]].astype(w.dtype).reshape(-1, *(1,) * (w.ndim - 1))
+                eps, decay = eps / rows, decay / rows
             v = momentum * v - eps * g - eps * decay * w
             velocities.append(v)
             weights.append(w + v if limit is None else limited(w + v, limit))

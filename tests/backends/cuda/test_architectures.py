@@ -53,6 +53,7 @@ from convloom.ops import (
     FusedLinearWgrad,
     FusedSum,
     GradientNorm,
+    LeafSum,
     Linear,
     LinearDgrad,
     LinearWgrad,
@@ -63,6 +64,7 @@ from convloom.ops import (
     MaxPool2dGrad,
     Mul,
     OneHot,
+    PathSum,
     PointwiseLoss,
     PointwiseLossGrad,
     PooledConv2dGrad,
@@ -89,6 +91,7 @@ from tests.backends.gradients import (
     op_and_gradient,
 )
 from tests.backends.harness import one_node
+from tests.trees import TREES
 from tests.zoo import AXIS_MAPS
 
 #: Every generation in use, Turing to Blackwell.
@@ -230,6 +233,9 @@ def problems() -> Iterator[Problem]:
             yield loss, (x,) * (1 + loss.targets), None
             yield PointwiseLossGrad(kind), (*(x,) * (1 + loss.targets), f()), None
     yield OneHot(10), (np.zeros(8, np.int64),), None
+    tree = TREES[-1]
+    yield PathSum("", 0), (f(8, len(tree.parents)), *tree), None
+    yield LeafSum("", 0), (f(8, len(tree.order)), *tree[1:]), None
     hyper, norm, p = hyper_vector({"lr": 0.1}), np.ones(1), f(300)
     yield SGD((1.0, 0.0), (1.0, 1.0)), (hyper, *[p] * 6), None
     yield SGD((1.0,), (1.0,), nesterov=True, clip=True), (hyper, norm, *[p] * 3), None
@@ -239,6 +245,7 @@ def problems() -> Iterator[Problem]:
     for centred in (False, True):
         limit = FilterLimit(centred, 0.1, 1.0)
         yield VelocitySGD((limit,)), (np.zeros(3), *[p] * 3), None
+    yield VelocitySGD((None,), (0,)), (np.zeros(3), *[p] * 3, np.ones(300, np.int64)), None
     yield from chains()
 
 

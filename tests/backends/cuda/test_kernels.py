@@ -79,6 +79,7 @@ from tests.backends.gradients import local_and_gradients, op_and_gradient
 from tests.backends.harness import assert_close, integers, normals, outcome
 from tests.backends.test_activation import family_trials
 from tests.backends.test_losses import loss_trials, row_trials, softmax_trials
+from tests.backends.test_tree import tree_trials
 from tests.zoo import (
     ADAPTIVE_POOL,
     AVG_POOL,
@@ -622,9 +623,9 @@ class TestShape:
 
 
 class TestValues:
-    """Softmax, losses that compare values, and class numbers as rows."""
+    """Softmax, losses that compare values, class numbers as rows, sums along a tree."""
 
-    @pytest.mark.parametrize("trials", [softmax_trials, loss_trials, row_trials])
+    @pytest.mark.parametrize("trials", [softmax_trials, loss_trials, row_trials, tree_trials])
     def test_trials(
         self, backend: Backend, rung: str, trials: Callable[[], Iterator[Trial]]
     ) -> None:
@@ -746,7 +747,14 @@ class TestUpdate:
     def test_velocity(self, backend: Backend, rung: str) -> None:
         limits = (None, FilterLimit(False, 0.0, 0.3), None, None, FilterLimit(True, 0.02, 0.03))
         rates = np.array([0.1, 0.2, 0.0, 1.0, 0.3, 0.1] + [0.9] * 6 + [5e-4, 0, 0.1, 0, 0.1, 0])
-        check([Trial(VelocitySGD((*limits, None)), (rates, *self.tensors(3)))], backend, rung)
+        given = (rates, *self.tensors(3))
+        divisors = [np.arange(1, shape[0] + 1) for shape in self.SHAPES]
+        some = VelocitySGD((*limits, None), (1, 3, 4))
+        trials = [
+            Trial(VelocitySGD((*limits, None)), given),
+            Trial(some, (*given, divisors[1], divisors[3], divisors[4])),
+        ]
+        check(trials, backend, rung)
 
     def test_many_parameters(self, backend: Backend, rung: str) -> None:
         """More tensors than one launch takes."""

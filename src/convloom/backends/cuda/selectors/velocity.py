@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
-from convloom.backends.cuda.selectors.common import Builder, Specs
-from convloom.backends.selecting import alike, rows_together
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs
+from convloom.backends.selecting import velocity_groups
 from convloom.ir import Node, Selection
 from convloom.ops import VelocitySGD
 
@@ -14,25 +14,22 @@ from convloom.ops import VelocitySGD
 def _each_parameter(node: Node, specs: Specs) -> Selection | None:
     """Serves float32 parameters; gradients and velocities must lie as their parameter does."""
     op = cast(VelocitySGD, node.op)
-    names = (*node.inputs[1:], *node.outputs)
-    groups = [names[i : i + op.count] for i in range(0, len(names), op.count or 1)]
-    if not alike(groups, specs):
+    groups = velocity_groups(node, specs)
+    if groups is None:
         return None
     build, hyper = Builder(specs), Tensor(node.inputs[0])
-    for i, limit in enumerate(op.limits):
-        mine = names[i :: op.count]
-        first = specs[mine[0]]
-        tensors = (Tensor(name) for name in mine)
-        arguments: tuple[Argument, ...] = (hyper, i, op.count, *tensors, first.size)
-        build.each("velocity_sgd/naive", {}, arguments, first.size)
-        if limit is None:
-            continue
-        if not rows_together(first):
-            return None
-        filters = first.shape[0]
-        facts = (filters, first.size // filters, limit.low, limit.high)
-        new = Tensor(node.outputs[i])
-        build.each("limit_filters/naive", {"CENTRED": int(limit.centred)}, (new, *facts), filters)
+    for i, mine in enumerate(zip(*groups, strict=True)):
+        first, limit, divided = specs[mine[0]], op.limits[i], i in op.divisors
+        filters = first.shape[0] if first.shape else 1
+        divisors: Argument = Tensor(node.inputs[op.divisors[i]]) if divided else ABSENT
+        own = (Tensor(name) for name in mine)
+        rows = (divisors, first.size // max(filters, 1))
+        arguments: tuple[Argument, ...] = (hyper, i, op.count, *own, first.size, *rows)
+        build.each("velocity_sgd/naive", {"DIVIDED": int(divided)}, arguments, first.size)
+        if limit is not None:
+            facts = (filters, first.size // filters, limit.low, limit.high)
+            constants, new = {"CENTRED": int(limit.centred)}, Tensor(node.outputs[i])
+            build.each("limit_filters/naive", constants, (new, *facts), filters)
     return build.selection("naive", "velocity_sgd")
 
 

@@ -1,17 +1,25 @@
 // cuda-convnet's update: v = momentum * v - eps * g - eps * decay * w;  w = w + v
 //
 // One thread an element of one parameter; a launch for each. Its rates are hyper[which],
-// hyper[count + which] and hyper[2 * count + which]. new_w may be w, new_v v.
+// hyper[count + which] and hyper[2 * count + which]; with DIVIDED, eps and decay are divided by the
+// divisor of its row of `columns` elements. new_w may be w, new_v v.
 // Limit: 20 bytes of memory traffic an element; small parameters cost a launch each.
 #include "device/index.cuh"
 
 template <class P>
 __global__ void velocity_sgd_naive(const f64* hyper, i64 which, i64 count, const f32* w,
-                                   const f32* g, const f32* v, f32* new_w, f32* new_v, i64 size) {
+                                   const f32* g, const f32* v, f32* new_w, f32* new_v, i64 size,
+                                   const i64* divisors, i64 columns) {
     const i64 i = global_thread();
     if (i >= size) return;
-    const f32 eps = f32(hyper[which]), momentum = f32(hyper[count + which]);
-    const f32 decay = eps * f32(hyper[2 * count + which]), old = w[i];
+    f32 eps = f32(hyper[which]), decay = f32(hyper[2 * count + which]);
+    if constexpr (P::DIVIDED) {
+        const f32 divisor = f32(divisors[i / columns]);
+        eps /= divisor;
+        decay /= divisor;
+    }
+    decay *= eps;
+    const f32 momentum = f32(hyper[count + which]), old = w[i];
     f32 velocity = fmaf(-eps, g[i], momentum * v[i]);
     if (decay != 0.0f) velocity = fmaf(-decay, old, velocity);  // 0 times infinity would be NaN
     new_v[i] = velocity;
