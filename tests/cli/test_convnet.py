@@ -182,3 +182,67 @@ class TestHabits:
         flags = ("--data", "digits", "--crop-border", 4, "--out", tmp_path / "run")
         message = refused(1, "train", "--layers", layers, "--params", params, *flags)
         assert "a crop border of 4 leaves nothing of images of 8×8 pixels" in message
+
+
+#: The digits, by the strokes they are written with.
+STROKES = {
+    **dict.fromkeys("089", "rings"),
+    **dict.fromkeys("147", "lines"),
+    **dict.fromkeys("2356", "bows"),
+    **dict.fromkeys(("rings", "bows"), "round"),
+    **{"round": "digit", "lines": "digit"},
+}
+TREED = edited(SMALL, "type=fc\ninputs=pool1\noutputs=10", "type=treefc\ninputs=pool1")
+
+
+def treed(folder: Path) -> tuple[object, ...]:
+    """The words that train a small network with a softmax tree on the digits."""
+    layers = written(folder, "layers.cfg", edited(TREED, "channels=3", "channels=1"))
+    params = written(folder, "params.cfg", GENTLE)
+    words = ("--layers", layers, "--params", params, "--data", "digits", "--epochs", 1)
+    return (*words, "--device", "cpu", "--out", folder / "run")
+
+
+def test_a_class_tree_is_counted(tmp_path: Path) -> None:
+    layers = written(tmp_path, "layers.cfg", TREED)
+    result = invoke("convnet", "describe", layers, "--size", 32, "--json")
+    assert json.loads(result.stdout)[4] == ["fc10", "treefc", 1000, None, None, None]
+    assert "[fc10] has as many parameters as its class tree makes it" in result.stderr
+    words = ("convnet", "describe", layers, "--size", 32, "--json")
+    tree = written(tmp_path, "tree.json", json.dumps(STROKES))
+    result = invoke(*words, "--tree", tree)
+    assert json.loads(result.stdout)[4] == ["fc10", "treefc", 10, None, None, 2048 * 15 + 10]
+    assert not result.stderr
+    message = refused(2, *words, "--tree", tree, "--classes", 9)
+    assert "tree.json: has 10 leaves, the data set has 9 classes" in message
+
+
+def test_a_softmax_tree_trains_and_goes_on_with_the_same_tree(tmp_path: Path) -> None:
+    tree = written(tmp_path, "tree.json", json.dumps(STROKES))
+    result = invoke("train", *treed(tmp_path), "--tree", tree)
+    assert result.exit_code == 0, result.output
+    assert "stand-in" not in result.stderr
+    result = invoke("eval", tmp_path / "run", "--data", "digits", "--json")
+    assert json.loads(result.stdout)["accuracy"] > 0.5
+    settings = (tmp_path / "run" / "run.toml").read_text()
+    (tmp_path / "run" / "run.toml").write_text(edited(settings, "epochs = 1\n", "epochs = 2\n"))
+    with pytest.warns(UserWarning, match="steps was"):
+        assert invoke("resume", tmp_path / "run").exit_code == 0
+    written(tmp_path, "tree.json", json.dumps(STROKES | {"7": "bows"}))
+    assert "holds another network" in refused(1, "resume", tmp_path / "run")
+
+
+def test_a_class_tree_that_does_not_fit_is_refused_before_training(tmp_path: Path) -> None:
+    words = ("train", *treed(tmp_path), "--tree")
+    tree = written(tmp_path, "tree.json", json.dumps(STROKES | {"ten": "lines"}))
+    assert "has the leaf ten, which is no class of the data set" in refused(1, *words, tree)
+    assert "cannot be read: No such file" in refused(1, *words, tmp_path / "none.json")
+    message = refused(2, "train", "lenet", "--tree", tree)
+    assert "--tree is for layer files, --layers" in message
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_a_class_tree_the_stand_in_is_said(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="needs the tree of its 10 classes"):
+        result = invoke("train", *treed(tmp_path))
+    assert result.exit_code == 0, result.output

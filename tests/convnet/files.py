@@ -5,6 +5,7 @@ from __future__ import annotations
 from convloom.convnet.network import Network, parse_network
 from convloom.convnet.rules import Rules, parse_rules
 from convloom.convnet.syntax import parse
+from convloom.convnet.tree import TreeSource
 
 DATA = """
 [data]
@@ -80,9 +81,17 @@ topk=5
 """
 
 
-def network(text: str = SMALL, size: int = 32, *, strict: bool = False) -> Network:
+def network(
+    text: str = SMALL,
+    size: int = 32,
+    *,
+    classes: int | None = None,
+    tree: TreeSource | None = None,
+    strict: bool = False,
+) -> Network:
     """The network of a layer file's text."""
-    return parse_network(parse(text, "layers.cfg", strict=strict), size, strict=strict)
+    file = parse(text, "layers.cfg", strict=strict)
+    return parse_network(file, size, classes=classes, tree=tree, strict=strict)
 
 
 def rules(text: str = RULES, of: Network | None = None, *, strict: bool = False) -> Rules:

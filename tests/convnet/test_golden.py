@@ -11,7 +11,17 @@ import pytest
 from convloom.backends import get_backend
 from convloom.compiler import compile_graph, differentiate
 from convloom.compiler.interpret import interpret
-from convloom.convnet.layers import Concat, Conv, EltMax, EltSum, Extent, Fc, Local, Window
+from convloom.convnet.layers import (
+    Concat,
+    Conv,
+    EltMax,
+    EltSum,
+    Extent,
+    Fc,
+    Local,
+    TreeFc,
+    Window,
+)
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.layers.pool import Pool
 from convloom.convnet.modules import piece_of
@@ -20,6 +30,7 @@ from convloom.convnet.network import Layer
 from convloom.convnet.neurons import IDENTITY
 from convloom.convnet.rules import LayerRule
 from convloom.convnet.schedules import RateSchedule
+from convloom.convnet.tree import ClassTree
 from convloom.ir import Graph, Role, TensorSpec
 from convloom.nn.tensor import SymbolicTensor
 from convloom.nn.tracing import Tracer
@@ -80,7 +91,7 @@ def traced(made: Piece, inputs: Arrays, dy: np.ndarray) -> Graph:
     for name, parameter in made.named_parameters():
         tracer.builder.declare(name, TensorSpec(parameter.shape), Role.PARAMETER)
     for name, buffer in made.named_buffers():
-        tracer.builder.declare(name, TensorSpec(buffer.shape), Role.STATE)
+        tracer.builder.declare(name, TensorSpec(buffer.shape, buffer.dtype), Role.STATE)
     y = made(*(SymbolicTensor(tracer, name) for name in inputs))
     tracer.builder.outputs.append(y.name)
     wanted = [*inputs, *(name for name, _ in made.named_parameters())]
@@ -92,16 +103,21 @@ def evaluated(graph: Graph, values: Arrays, device: str) -> Arrays:
     names = {graph.outputs[0]: graph.outputs[0]}
     names |= {f"{source}.grad": grad for source, grad in graph.gradients.items()}
     if device == "reference":
-        found = interpret(graph, {name: value.astype(np.float64) for name, value in values.items()})
+        found = interpret(graph, {name: cast(value, np.float64) for name, value in values.items()})
         return {name: np.asarray(found[tensor]) for name, tensor in names.items()}
     backend = get_backend(device)
     graph = graph.replacing(outputs=tuple(dict.fromkeys(names.values())))
     plan = compile_graph(graph, backend)
     executable = backend.executable(plan, backend.storage(plan))
     for name, value in values.items():
-        executable.write(name, value.astype(np.float32))
+        executable.write(name, cast(value, np.float32))
     executable.run()
     return {name: executable.read(tensor) for name, tensor in names.items()}
+
+
+def cast(value: np.ndarray, to: type) -> np.ndarray:
+    """Floats as another type; whole numbers stay."""
+    return value.astype(to) if value.dtype.kind == "f" else value
 
 
 def conv(parameters: dict[str, Any], arrays: Arrays, kind: type[Conv]) -> Conv:
@@ -147,6 +163,32 @@ def test_sums_of_products(case: str, device: str) -> None:
     inputs = tuple(Extent(arrays[name].shape[0]) for name in ("x0", "x1"))
     initial = Initial((0.1, 0.1), 0.0, (), (None, None))
     check(piece(Fc(arrays["y"].shape[0], initial), inputs), arrays, device)
+
+
+@pytest.mark.parametrize("device", ("reference", "cpu", "cuda-sim"))
+@pytest.mark.parametrize("case", names("treefc"))
+def test_a_softmax_tree(case: str, device: str) -> None:
+    """The columns that classes have are the output for rows of the identity."""
+    found = load(case)
+    children, arrays = found.params["tree"], found.arrays
+    above = {child: node for node, below in enumerate(children) for child in below}
+    tree = ClassTree(tuple(above.get(node) for node in range(len(children))))
+    classes, inputs = found.params["classes"], len(arrays["x"])
+    assert (tree.classes, tree.parents[found.params["root"]]) == (classes, None)
+    np.testing.assert_array_equal(tree.tables["leaves"], arrays["sizes"])
+    definition = TreeFc(classes, Initial((0.1,), 0.0, (), (None,)), tree)
+    made, none = piece(definition, (Extent(inputs),)), np.zeros(classes)
+    made.restore({"weights/0": arrays["w"], "biases": none})
+    graph = traced(made, {"x": np.eye(inputs)}, np.zeros((inputs, classes)))
+    values = {"x": np.eye(inputs), "dy": np.zeros((inputs, classes)), **made.state_dict()}
+    y = evaluated(graph, values, device)[graph.outputs[0]]
+    np.testing.assert_allclose(y, arrays["w_eff"], rtol=1e-6, atol=1e-6)
+    x, g, w_eff = arrays["x"], arrays["g"], arrays["w_eff"]
+    whole = {
+        **{"x0": x, "w0": arrays["w"], "dw0": arrays["dw"], "b": none, "db": g.sum(axis=1)},
+        **{"g": g, "y": w_eff.T @ x, "dx0": w_eff @ g},
+    }
+    check(made, whole, device)
 
 
 @pytest.mark.parametrize("device", ("reference", "cpu"))

@@ -113,7 +113,10 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("epoch = 5", r"'epoch' is not a setting; did you mean epochs\?"),
-        ("zzz = 5", r"'zzz' is not a setting; known are network, params, data, data-dir, epochs"),
+        (
+            "zzz = 5",
+            r"'zzz' is not a setting; known are network, params, tree, data, data-dir",
+        ),
         ("epochs = 0", r"epochs must be a whole number of at least 1, it is 0"),
         ('epochs = "5"', r'epochs must be a whole number of at least 1, it is "5"'),
         ("epochs = 1.5", r"epochs must be a whole number of at least 1, it is 1\.5"),

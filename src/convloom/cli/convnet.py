@@ -51,6 +51,15 @@ def describe(
             "--classes", metavar="N", show_default="1000", help="Classes, which a treefc needs."
         ),
     ] = None,
+    tree: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="none",
+            help="The class tree of a treefc: JSON, {class: group, group: root} or an array of "
+            "parents by node number.",
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse what the original code refused.")
     ] = False,
@@ -65,12 +74,14 @@ def describe(
 
     output = Output(as_json)
     with as_usage():
-        network = read_network(layers, size, classes=classes, strict=strict)
+        network = read_network(layers, size, classes=classes, tree=tree, strict=strict)
         notes = network.notes
         if params is not None:
             notes += read_rules(params, network, strict=strict).notes
     for note in notes:
         output.remark(note)
     found = rows(network)
+    for name in (row[0] for row in found if row[-1] is None):
+        output.remark(f"[{name}] has as many parameters as its class tree makes it: --tree FILE")
     cells = [["" if cell is None else str(cell) for cell in row] for row in found]
     output.result(found, table(_HEADS, cells, left=(0, 1)))

@@ -8,7 +8,7 @@ import os
 import shlex
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,7 +91,7 @@ def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
             "--layers layers.cfg --params params.cfg"
         )
     if config.params is None:
-        for name in ("crop_border", "scalar_mean", "batch_file"):
+        for name in ("tree", "crop_border", "scalar_mean", "batch_file"):
             if getattr(config, name):
                 raise ConvloomError(f"--{name.replace('_', '-')} is for layer files, --layers")
     if not config.network.endswith(".cfg") and not models.is_file(config.network):
@@ -122,7 +122,7 @@ def prepare(config: RunConfig, output: Output) -> Run:
     config, train, test = images.fed(config, train, test)
     train, test = images.cropped(config, train, test)
     shape = images.network_shape(config, train)
-    model = network_of(config, shape, len(train.classes), output)
+    model = network_of(config, shape, train.classes, output)
     run = Run(config, model, train, test)
     for line in report.headline(config, run.model, train, test):
         output.note(line)
@@ -171,20 +171,25 @@ class Download:
 
 
 def network_of(
-    config: RunConfig, shape: tuple[int, int, int], classes: int, output: Output
+    config: RunConfig, shape: tuple[int, int, int], classes: Sequence[str], output: Output
 ) -> Module:
     """The network of the settings; what its files had remedied is said.
+
+    Args:
+        classes: the names of the data set's classes.
 
     Raises:
         ConvloomError: as ``make_network``, or images that are not what a layer file takes.
     """
     if config.params is None:
-        return make_network(config.network, shape, classes)
+        return make_network(config.network, shape, len(classes))
     from convloom import convnet
 
     if shape[1] != shape[2]:
         raise ConvloomError(f"{config.network} takes square images, these are {shape}")
-    net = convnet.load(config.network, config.params, shape[1], classes=classes)
+    net = convnet.load(
+        config.network, config.params, shape[1], classes=tuple(classes), tree=config.tree
+    )
     for note in net.notes:
         output.remark(note)
     if net.images != shape:

@@ -59,6 +59,15 @@ def train(
             "place of --optimizer, --lr, --momentum, --weight-decay and --schedule.",
         ),
     ] = None,
+    tree: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="a stand-in",
+            help="The class tree of a treefc in --layers: JSON, {class: group, group: root} or an "
+            "array of parents by node number.",
+        ),
+    ] = None,
     data: options.Data = None,
     data_dir: options.DataDir = None,
     epochs: options.Epochs = None,
@@ -250,6 +259,7 @@ def train(
     """
     flags: dict[str, Any] = {
         "params": params,
+        "tree": tree,
         "data": data,
         "data_dir": data_dir,
         "epochs": epochs,

@@ -9,13 +9,17 @@ from convloom.convnet.net import Net, load
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.optimizer import optimizer_of, train_step
 from convloom.convnet.rules import Rules, read_rules
+from convloom.convnet.tree import ClassTree, TreeError, class_tree
 
 __all__ = [
+    "ClassTree",
     "ConfigError",
     "Net",
     "Network",
     "Rules",
+    "TreeError",
     "batch_files",
+    "class_tree",
     "describe",
     "load",
     "optimizer_of",

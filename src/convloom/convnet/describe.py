@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from convloom.convnet.network import Layer, Network, read_network
+from convloom.convnet.network import Classes, Layer, Network, read_network
 from convloom.convnet.rules import read_rules
+from convloom.convnet.tree import TreeSource
 
 #: [layer, type, channels or outputs, height, width, parameters]
 Row = list[str | int | None]
@@ -16,23 +17,27 @@ def describe(
     params: str | Path | None = None,
     input_size: int = 224,
     *,
-    classes: int | None = None,
+    classes: Classes = None,
+    tree: TreeSource | None = None,
     strict: bool = False,
 ) -> list[Row]:
     """A network file as rows: [layer, type, channels or outputs, height, width, parameters].
 
     They stand in file order. Height and width are None for vectors; the number of parameters is
-    None for a treefc, whose class tree comes with the data set. Neurons are no rows.
+    None for a treefc without its class tree. Neurons are no rows.
 
     Args:
         layers: a layer file.
         params: its parameter file, to have it checked as well.
         input_size: height and width of the images, in pixels.
+        classes: classes of the data set, their names or how many; only a treefc needs them.
+        tree: how the classes of a treefc lie together; see ``class_tree``.
 
     Raises:
         ConfigError: either file breaks a rule.
+        TreeError: a tree in Python that is none, or not of these classes.
     """
-    network = read_network(layers, input_size, classes=classes, strict=strict)
+    network = read_network(layers, input_size, classes=classes, tree=tree, strict=strict)
     if params is not None:
         read_rules(params, network, strict=strict)
     return rows(network)

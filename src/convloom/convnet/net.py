@@ -13,8 +13,9 @@ from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules import piece_of
 from convloom.convnet.modules.base import Piece, Weights
 from convloom.convnet.modules.neurons import apply_neuron
-from convloom.convnet.network import Data, Layer, Network, read_network
+from convloom.convnet.network import Classes, Data, Layer, Network, read_network
 from convloom.convnet.rules import LayerRule, Rules, read_rules
+from convloom.convnet.tree import TreeSource
 from convloom.ir.errors import ConvloomError, ShapeError
 from convloom.nn import Module, Parameter
 from convloom.nn.parameter import WeightsError
@@ -139,20 +140,25 @@ def load(
     params: str | Path,
     input_size: int = 224,
     *,
-    classes: int | None = None,
+    classes: Classes = None,
+    tree: TreeSource | None = None,
     strict: bool = False,
 ) -> Net:
     """The network of a layer file and its parameter file.
 
     Args:
         input_size: height and width of the images, in pixels.
-        classes: classes of the data set; only a treefc needs them.
+        classes: classes of the data set, their names or how many; only a treefc needs them.
+        tree: how the classes of a treefc lie together: the parents of all nodes, by name
+            (``{"beagle": "dog", "dog": "animal", …}``) or by number, or a JSON file of either; see
+            ``class_tree``. Without one a stand-in is taken, and a warning says so.
         strict: refuse what the original refused.
 
     Raises:
         ConfigError: what breaks a rule or is not supported, with file, section and key.
+        TreeError: a tree in Python that is none, or not of these classes.
     """
-    network = read_network(layers, input_size, classes=classes, strict=strict)
+    network = read_network(layers, input_size, classes=classes, tree=tree, strict=strict)
     return Net(network, read_rules(params, network, strict=strict))
 
 

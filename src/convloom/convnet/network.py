@@ -7,6 +7,7 @@ is remedied and noted, unless ``strict``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -25,8 +26,11 @@ from convloom.convnet.layers import (
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.neurons import IDENTITY, Neuron
 from convloom.convnet.syntax import ConfigFile
+from convloom.convnet.tree import TreeSource, class_tree
 from convloom.convnet.values import Values
 
+#: Names of a data set's classes, or how many it has; None where nobody says.
+Classes = int | Sequence[str] | None
 #: Classes of ImageNet's challenge: what a treefc is given when the data set does not say.
 DEFAULT_CLASSES = 1000
 #: Costs and sums whose labels are as wide as what they are compared with.
@@ -91,43 +95,65 @@ class Network:
 
 
 def read_network(
-    path: str | Path, input_size: int = 224, *, classes: int | None = None, strict: bool = False
+    path: str | Path,
+    input_size: int = 224,
+    *,
+    classes: Classes = None,
+    tree: TreeSource | None = None,
+    strict: bool = False,
 ) -> Network:
     """The network of a layer file.
 
     Args:
         input_size: height and width of the images, in pixels.
-        classes: classes of the data set; only a treefc needs them.
+        classes: classes of the data set, their names or how many; only a treefc needs them.
+        tree: how the classes of a treefc lie together; see ``class_tree``.
         strict: refuse what the original refused.
 
     Raises:
         ConfigError: what breaks a rule, with file, section and key.
+        TreeError: a tree in Python that is none, or not of these classes.
     """
-    return parse_network(
-        syntax.read(path, strict=strict), input_size, classes=classes, strict=strict
-    )
+    file = syntax.read(path, strict=strict)
+    return parse_network(file, input_size, classes=classes, tree=tree, strict=strict)
 
 
 def parse_network(
-    file: ConfigFile, input_size: int = 224, *, classes: int | None = None, strict: bool = False
+    file: ConfigFile,
+    input_size: int = 224,
+    *,
+    classes: Classes = None,
+    tree: TreeSource | None = None,
+    strict: bool = False,
 ) -> Network:
     """The network of a layer file that is read already; see read_network."""
     if input_size < 1:
         raise ConfigError(f"input size {input_size} must be at least 1 pixel", file.name)
+    if isinstance(classes, int) and classes < 1:
+        raise ConfigError(f"cannot be for {classes} classes, there must be some", file.name)
     if not file.sections:
         raise ConfigError("has no [section]; it should name a layer each", file.name)
-    return _Reader(file, input_size, classes, strict).network()
+    network = _Reader(file, input_size, classes, tree, strict).network()
+    if tree is not None and not any(layer.type == "treefc" for layer in network.layers):
+        raise ConfigError("has no treefc layer, and a class tree is for such alone", file.name)
+    return network
 
 
 class _Reader:
     """Reads sections one after the other, each against those above."""
 
     def __init__(
-        self, file: ConfigFile, input_size: int, classes: int | None, strict: bool
+        self,
+        file: ConfigFile,
+        input_size: int,
+        classes: Classes,
+        tree: TreeSource | None,
+        strict: bool,
     ) -> None:
         self._file = file
         self._input_size = input_size
-        self._classes = classes
+        self._tree = None if tree is None else class_tree(tree, classes)
+        self._classes = classes if isinstance(classes, int | None) else len(classes)
         self._strict = strict
         self._layers: dict[str, Layer] = {}
         self._notes = list(file.notes)
@@ -170,12 +196,14 @@ class _Reader:
     def _definition(self, values: Values, kind: str, inputs: tuple[Extent, ...]) -> Definition:
         if kind != "treefc":
             return READERS[kind](values, inputs, self._notes)
+        if self._tree is not None:
+            return read_treefc(values, self._tree.classes, self._tree)
         if self._classes is None:
             self._notes.append(
                 f"[{values.section.name}] takes its classes from the data set; "
                 f"without one, {DEFAULT_CLASSES} are taken"
             )
-        return read_treefc(values, inputs, self._notes, self._classes or DEFAULT_CLASSES)
+        return read_treefc(values, self._classes or DEFAULT_CLASSES, None)
 
     def _data(self, values: Values) -> Layer:
         index = values.integer("dataIdx", least=0)

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convloom import random
+from convloom.convnet.modules.tree import DIVISORS
 from convloom.convnet.net import Net
 from convloom.convnet.rules import BiasRule, WeightRule
-from convloom.convnet.schedules import RateSchedule, parse_schedule
+from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
 from convloom.ir import Role
 from convloom.ops import FilterLimit, VelocitySGD
 from convloom.ops.base import Op
@@ -29,6 +30,8 @@ class TensorRule:
 
     Attributes:
         limit: (centred, low, high) of each filter's size over its number of weights, or None.
+        divisors: the tensor of a treefc's leaves below each node, which divide the node's eps and
+            its decay both; None for others.
     """
 
     name: str
@@ -37,6 +40,7 @@ class TensorRule:
     decay: float
     schedule: str = "default"
     limit: tuple[bool, float, float] | None = None
+    divisors: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,10 @@ class Velocity(Optimizer):
         names = [rule.name for rule in self.rules]
         return tuple(f"{rate}:{name}" for rate in ("eps", "momentum", "decay") for name in names)
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(rule.divisors for rule in self.rules if rule.divisors is not None)
+
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None
     ) -> dict[str, float]:
@@ -127,7 +135,9 @@ class Velocity(Optimizer):
         if clip:
             raise OptimizerError("Velocity: gradients cannot be clipped by their norm; use limits")
         limits = (r.limit if r.eps and r.limit else None for r in self.rules)
-        return VelocitySGD(tuple(None if one is None else FilterLimit(*one) for one in limits))
+        divided = (i for i, rule in enumerate(self.rules) if rule.divisors is not None)
+        limited = (None if one is None else FilterLimit(*one) for one in limits)
+        return VelocitySGD(tuple(limited), tuple(divided))
 
     def changes_from(self, saved: Mapping[str, Any]) -> list[str] | None:
         """What an edited parameter file changes, for every tensor and rate that it changes."""
@@ -193,8 +203,10 @@ def _rule(net: Net, name: str, shape: tuple[int, ...], coefficient: float) -> Te
         raise OptimizerError(f"[{layer}] superEps={weights.super_eps:g} is not supported")
     # The coefficient scales gradients but not the decay.
     eps, decay = weights.eps * coefficient, weights.decay / coefficient
-    schedule = str(weights.schedule)
-    return TensorRule(name, eps, weights.momentum, decay, schedule, _limit(weights, shape))
+    tree = net.network[layer].type == "treefc"
+    schedule = str(CONSTANT if tree else weights.schedule)
+    limit, divisors = _limit(weights, shape), f"{layer}.{DIVISORS}" if tree else None
+    return TensorRule(name, eps, weights.momentum, decay, schedule, limit, divisors)
 
 
 def _limit(rule: WeightRule, shape: tuple[int, ...]) -> tuple[bool, float, float] | None:

@@ -39,6 +39,7 @@ class RunConfig:
     Attributes:
         network: a name of the zoo, ``path/net.py:function``, or a layer file ``layers.cfg``.
         params: the parameter file of a layer file; its rates stand in place of an optimiser's.
+        tree: a JSON file with the class tree of the layer file's treefc; None takes a stand-in.
         data: name of the data set, or a folder that holds one.
         data_dir: folder that holds its files; None looks in the usual places.
         epochs: passes over the training set.
@@ -82,6 +83,7 @@ class RunConfig:
 
     network: str
     params: str | None = None
+    tree: str | None = None
     data: str = "fashion-mnist"
     data_dir: str | None = None
     epochs: int = 5
@@ -159,6 +161,7 @@ class RunConfig:
             self,
             network=_absolute_network(self.network),
             params=None if self.params is None else os.path.abspath(self.params),
+            tree=None if self.tree is None else os.path.abspath(self.tree),
             data=os.path.abspath(self.data) if os.path.isdir(self.data) else self.data,
             data_dir=None if self.data_dir is None else os.path.abspath(self.data_dir),
             out=None if self.out is None else os.path.abspath(self.out),
@@ -365,6 +368,7 @@ _FOLDER = _Rule("a path", _path)
 _RULES: dict[str, _Rule] = {
     "network": _Rule("the name of a network, path/net.py:function or a layer file", _text),
     "params": _FOLDER,
+    "tree": _FOLDER,
     "data": _NAME,
     "data_dir": _FOLDER,
     "epochs": _Rule("a whole number of at least 1", _whole(1)),

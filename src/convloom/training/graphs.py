@@ -59,6 +59,11 @@ class Optimizer(Protocol):
         """What the control tensor ``hyper`` holds, in order."""
         ...
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers of the network that the op reads, behind everything else."""
+        ...
+
     def op(self, names: tuple[str, ...], clip: bool) -> Op:
         """The op that updates the named parameters, all at once."""
         ...
@@ -243,7 +248,8 @@ def _with_update(graph: Graph, optimizer: Optimizer, clip: bool) -> Graph:
         norm = builder.add(op, grads, layer="clip", names=["grad_norm"])
         builder.outputs.extend(norm)
     updated = [*names, *(state for block in states for state in block)]
-    inputs = ("hyper", *norm, *names, *grads, *(state for block in states for state in block))
+    kept = (state for block in states for state in block)
+    inputs = ("hyper", *norm, *names, *grads, *kept, *optimizer.reads)
     outputs = builder.add(
         optimizer.op(names, clip), inputs, layer="optimizer", names=[f"{n}.new" for n in updated]
     )

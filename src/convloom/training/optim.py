@@ -57,6 +57,11 @@ class Optimizer(ABC):
         """What the control tensor ``hyper`` holds, in order: ``ops.control.HYPER`` for most."""
         return HYPER
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers of the network that the op reads, behind everything else."""
+        return ()
+
     @abstractmethod
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None

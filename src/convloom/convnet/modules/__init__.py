@@ -17,6 +17,7 @@ from convloom.convnet.layers import (
     Norm,
     Pool,
     Softmax,
+    TreeFc,
 )
 from convloom.convnet.modules.base import Piece
 from convloom.convnet.modules.conv import ConvPiece
@@ -32,6 +33,7 @@ from convloom.convnet.modules.fixed import (
     SamePiece,
     SumPiece,
 )
+from convloom.convnet.modules.tree import TreeFcPiece
 from convloom.convnet.network import Layer
 from convloom.convnet.rules import LayerRule
 from convloom.ir.errors import ConvloomError
@@ -55,6 +57,8 @@ def piece_of(
         return ConvPiece(definition, shared, layer.name)
     if isinstance(definition, Fc):
         return FcPiece(definition, inputs, shared)
+    if isinstance(definition, TreeFc):
+        return TreeFcPiece(definition, inputs[0], layer.name)
     if isinstance(definition, Pool):
         return PoolPiece(definition, rule)
     if isinstance(definition, Norm):

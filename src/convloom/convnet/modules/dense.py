@@ -1,30 +1,31 @@
-"""fc as a module."""
+"""fc as a module, and what it shares with treefc."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from convloom.convnet.layers import Extent, Fc
+from convloom.convnet.layers import Extent, Fc, Initial
 from convloom.convnet.modules.base import Piece, Weights, as_vector
 from convloom.nn import Parameter, functional
 from convloom.nn import init as initialisers
 from convloom.nn.tensor import SymbolicTensor
 
 
-class FcPiece(Piece):
-    """The sum of every input's product with a matrix of its own, and one bias."""
+class DensePiece(Piece):
+    """Matrices of (outputs, inputs), and one bias a class."""
 
-    def __init__(self, fc: Fc, inputs: tuple[Extent, ...], shared: list[Parameter | None]) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[tuple[int, int]],
+        classes: int,
+        initial: Initial,
+        shared: Sequence[Parameter | None] = (),
+    ) -> None:
         super().__init__()
-        shapes = [(fc.outputs, extent.count) for extent in inputs]
-        self.weights = Weights(shapes, fc.initial, shared)
-        self.biases = Parameter((fc.outputs,), initialisers.Constant(fc.initial.bias))
-
-    def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:
-        y = functional.linear(as_vector(inputs[0]), self.weights[0], self.biases)
-        for x, weight in zip(inputs[1:], list(self.weights)[1:], strict=True):
-            y = y + functional.linear(as_vector(x), weight)
-        return y
+        self.weights = Weights(shapes, initial, shared)
+        self.biases = Parameter((classes,), initialisers.Constant(initial.bias))
 
     def export(self) -> dict[str, np.ndarray]:
         """Matrices of (inputs, outputs), and a vector."""
@@ -35,3 +36,17 @@ class FcPiece(Piece):
         for i, weight in enumerate(self.weights):
             weight.data = arrays[f"weights/{i}"].reshape(weight.shape[::-1]).T
         self.biases.data = arrays["biases"].reshape(self.biases.shape)
+
+
+class FcPiece(DensePiece):
+    """The sum of every input's product with a matrix of its own, and one bias."""
+
+    def __init__(self, fc: Fc, inputs: tuple[Extent, ...], shared: list[Parameter | None]) -> None:
+        shapes = [(fc.outputs, extent.count) for extent in inputs]
+        super().__init__(shapes, fc.outputs, fc.initial, shared)
+
+    def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:
+        y = functional.linear(as_vector(inputs[0]), self.weights[0], self.biases)
+        for x, weight in zip(inputs[1:], list(self.weights)[1:], strict=True):
+            y = y + functional.linear(as_vector(x), weight)
+        return y
