@@ -64,6 +64,63 @@ def test_this_machines_gpu_is_the_default(net: str, monkeypatch: pytest.MonkeyPa
     assert {row["arch"] for row in json.loads(result.stdout)} == {"sm_86"}
 
 
+def precision_notes(net: str, precision: str, *capabilities: tuple[int, int]) -> list[str]:
+    from convloom.cli.build import _plans, _precision_notes
+    from convloom.training.config import resolve
+
+    flags = {"network": net, "data": "digits", "device": "cuda", "precision": precision}
+    config = resolve({}, flags)
+    return _precision_notes(
+        {device.architecture(one): _plans(config, (1, 8, 8), one) for one in capabilities}
+    )
+
+
+IN_FP32 = "precision bf16: only on-chip segments compute in bf16; in fp32: 1 (Linear)"
+
+
+@pytest.fixture
+def normalised(net: str) -> str:
+    """A network that no GPU keeps on chip."""
+    path = Path(net.partition(":")[0])
+    path.write_text(NET.replace("nn.Linear(64, 10)", "nn.Linear(64, 10), nn.BatchNorm1d(10)"))
+    return net
+
+
+def test_it_says_which_layers_are_computed_in_fp32(net: str) -> None:
+    assert precision_notes(net, "fp32", (7, 5), (9, 0)) == []
+    assert precision_notes(net, "bf16", (9, 0)) == []
+    lines = precision_notes(net, "bf16", (7, 5), (9, 0))
+    assert f"sm_75: {IN_FP32}" in lines
+    assert all(line.startswith("sm_75: ") for line in lines)
+
+
+def test_what_holds_for_every_architecture_is_said_once(normalised: str) -> None:
+    assert precision_notes(normalised, "bf16", (8, 0), (9, 0)).count(IN_FP32) == 1
+
+
+def test_it_warns_of_precisions_as_training_does(
+    normalised: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from convloom.nn import CrossEntropyLoss, models
+    from convloom.optim import SGD
+    from convloom.training.engine import Engine
+
+    Engine(
+        models.build(normalised, num_classes=10, in_channels=1, image_size=(8, 8)),
+        loss=CrossEntropyLoss(),
+        optimizer=SGD(lr=0.1),
+        input_shape=(1, 8, 8),
+        device="cuda-sim",
+        precision="bf16",
+    )
+    trained = {f"convloom: {record.getMessage()}" for record in caplog.records}
+    words = ("--data", "digits", "--precision", "bf16", "--arch", "90", "--json")
+    result = invoke("build", normalised, *words)
+    assert result.exit_code == 0, result.output
+    assert f"convloom: {IN_FP32}" in trained
+    assert trained <= set(result.stderr.splitlines())
+
+
 @pytest.mark.parametrize(
     ("given", "part"),
     [

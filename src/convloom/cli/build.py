@@ -11,7 +11,7 @@ from convloom.cli import options
 from convloom.cli.errors import UsageError, as_usage
 from convloom.cli.options import examples
 from convloom.cli.plan import _images_of, _shape
-from convloom.cli.terminal import Output, table
+from convloom.cli.terminal import Output, say, table
 
 if TYPE_CHECKING:
     from convloom.backends.cuda.launch import Phase, Specialisation
@@ -78,13 +78,36 @@ def build(
         config = resolve({}, flags)
         check_names(config, needs_files=False)
     shape = _shape(input_shape)
+    plans = {
+        architecture(capability): _plans(config, shape, capability)
+        for capability in _capabilities(arch)
+    }
+    for line in _precision_notes(plans):
+        say(line)
     compiler, rows = shared_compiler(), []
-    for capability in _capabilities(arch):
-        wanted = _kernels(_plans(config, shape, capability), crops_of(config))
-        name = architecture(capability)
+    for name, made in plans.items():
+        wanted = _kernels(made, crops_of(config))
         for kernel, cubin in compiler.compile(wanted, name).items():
             rows.append(_row(kernel, *wanted[kernel], name, cubin))
     Output(as_json).result(rows, _table(rows))
+
+
+def _precision_notes(plans: Mapping[str, list[Plan]]) -> list[str]:
+    """What training would tell: why not everything computes in the precision asked for.
+
+    Args:
+        plans: {architecture: its plans}; where some alone compute otherwise, they are named.
+    """
+    from convloom.training.engine import precision_notes
+
+    told: dict[str, dict[str, None]] = {}
+    for name, made in plans.items():
+        for note in (note for plan in made for note in precision_notes(plan)):
+            told.setdefault(note, {})[name] = None
+    return [
+        note if len(names) == len(plans) else f"{', '.join(names)}: {note}"
+        for note, names in told.items()
+    ]
 
 
 def _plans(

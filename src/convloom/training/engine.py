@@ -383,16 +383,11 @@ class Engine:
 
     def _compiled(self, graph: Graph, watch: Sequence[str] = ()) -> Plan:
         plan = compile_graph(graph, self._backend, self.kernels, self._held, self.precision, watch)
-        if self.precision != FP32:
-            self._tell(plan)
-        return plan
-
-    def _tell(self, plan: Plan) -> None:
-        """Log, once, what a plan notes: why not everything computes in the precision asked for."""
-        for note in plan.notes:
+        for note in precision_notes(plan):
             if note not in self._told:
-                _LOG.warning("precision %s: %s", self.precision, note)
-        self._told.update(plan.notes)
+                _LOG.warning(note)
+                self._told.add(note)
+        return plan
 
     def _plan(self, key: tuple[Any, ...], make: Callable[[], Plan]) -> Plan:
         return self._plans.get(key, make)
@@ -529,3 +524,10 @@ class Engine:
                 )
             x = x.astype(np.float32)
         return x
+
+
+def precision_notes(plan: Plan) -> tuple[str, ...]:
+    """Why not everything computes in the precision that was asked for; nothing of fp32."""
+    if plan.precision == FP32:
+        return ()
+    return tuple(f"precision {plan.precision}: {note}" for note in plan.notes)
