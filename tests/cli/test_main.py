@@ -32,6 +32,7 @@ COMMANDS = [
     "predict",
     "plan",
     "build",
+    "check-grads",
     "bench ladder",
     "bench pytorch",
     "version",

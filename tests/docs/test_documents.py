@@ -86,7 +86,8 @@ def test_readme_commands(tiny_fashion: Path) -> None:
         if line.startswith("convloom ")
     ]
     shown = {words[1] for words in commands}
-    assert " ".join(sorted(shown)) == "convnet data eval plan predict resume show sweep train"
+    commands_shown = "check-grads convnet data eval plan predict resume show sweep train"
+    assert " ".join(sorted(shown)) == commands_shown
     for words in commands:
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"

@@ -57,6 +57,18 @@ def test_within_a_map(shape: Shape, size: int) -> None:
     close(gradients(op, [x], dy)[0], v.grad.numpy(), 1e-10)
 
 
+@pytest.mark.parametrize("shape, size", zoo.MAP_NORM, ids=str)
+def test_contrast_with_means_of_another_input(shape: Shape, size: int) -> None:
+    """Of itself it is the operation; with means that stay it has the gradient that trains."""
+    op = ContrastNorm2d(size, 0.5, 0.75, 1.5)
+    x, direction, dy = (np.random.default_rng(at).standard_normal(shape) for at in range(3))
+    close(op.with_means(x, x), op.reference(x)[0], 1e-12)
+    step = 1e-5
+    ahead, behind = (op.with_means(x + side * step * direction, x) for side in (1, -1))
+    slope = float((gradients(op, [x], dy)[0] * direction).sum())
+    assert float(((ahead - behind) * dy).sum()) / (2 * step) == pytest.approx(slope, 1e-6, 1e-6)
+
+
 def golden_op(layer: str, params: dict[str, Any]) -> Op:
     numbers = (params["size"], params["scale"], params["pow"])
     if layer == "cmrnorm":

@@ -11,6 +11,26 @@ from convloom.cli.errors import as_usage
 from convloom.cli.options import Json, examples
 from convloom.cli.terminal import Output, table
 
+Layers = Annotated[Path, typer.Argument(metavar="LAYERS", help="A layer file.")]
+Size = Annotated[
+    int, typer.Option("--size", metavar="N", min=1, help="Height and width of the images.")
+]
+Classes = Annotated[
+    int | None,
+    typer.Option(
+        "--classes", metavar="N", show_default="1000", help="Classes, which a treefc needs."
+    ),
+]
+Tree = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        show_default="none",
+        help="The class tree of a treefc: JSON, {class: group, group: root} or an array of "
+        "parents by node number.",
+    ),
+]
+
 _HEADS = ("layer", "type", "channels or outputs", "height", "width", "parameters")
 
 
@@ -37,29 +57,14 @@ def convnet(context: typer.Context) -> None:
 
 
 def describe(
-    layers: Annotated[Path, typer.Argument(metavar="LAYERS", help="A layer file.")],
+    layers: Layers,
     params: Annotated[
         Path | None,
         typer.Argument(metavar="PARAMS", show_default=False, help="Its parameter file, to check."),
     ] = None,
-    size: Annotated[
-        int, typer.Option("--size", metavar="N", help="Height and width of the images.")
-    ] = 224,
-    classes: Annotated[
-        int | None,
-        typer.Option(
-            "--classes", metavar="N", show_default="1000", help="Classes, which a treefc needs."
-        ),
-    ] = None,
-    tree: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            show_default="none",
-            help="The class tree of a treefc: JSON, {class: group, group: root} or an array of "
-            "parents by node number.",
-        ),
-    ] = None,
+    size: Size = 224,
+    classes: Classes = None,
+    tree: Tree = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse what the original code refused.")
     ] = False,

@@ -9,6 +9,7 @@ import typer
 from convloom.cli import (
     bench,
     build,
+    check_grads,
     convnet,
     data,
     evaluate,
@@ -70,6 +71,7 @@ for _module in (
     plan,
     build,
     bench,
+    check_grads,
     convnet,
     version,
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
+from convloom.convnet.gradcheck import check_grads
 from convloom.convnet.habits import batch_files, updates
 from convloom.convnet.net import Net, load
 from convloom.convnet.network import Network, read_network
@@ -19,6 +20,7 @@ __all__ = [
     "Rules",
     "TreeError",
     "batch_files",
+    "check_grads",
     "class_tree",
     "describe",
     "load",

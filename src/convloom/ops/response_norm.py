@@ -161,6 +161,17 @@ class ContrastNorm2d(_Norm):
     def gradient(self, scope: GradientScope) -> Sequence[str | None]:
         return _gradient(scope, ContrastNorm2dGrad(self.size, self.alpha, self.beta, self.k))
 
+    @quiet
+    def with_means(self, x: np.ndarray, of: np.ndarray) -> np.ndarray:
+        """y of x, but with the means of the windows of another input of x's shape.
+
+        At ``of`` = x the derivative of this function is what ``gradient`` gives.
+        """
+        contrast = x - (of - _squared(self, of))
+        denominator = _denominator_of(self, contrast)
+        y: np.ndarray = x * denominator ** x.dtype.type(-self.beta)
+        return y
+
 
 @dataclass(frozen=True)
 class ContrastNorm2dGrad(_NormGrad):
@@ -185,9 +196,13 @@ def _cells(norm: _Response) -> int:
 
 
 def _denominator(norm: _Response, x: np.ndarray) -> np.ndarray:
-    scale = x.dtype.type(norm.alpha / _cells(norm))
-    sums = _window_sum(norm, np.square(_squared(norm, x)))
-    denominator: np.ndarray = x.dtype.type(norm.k) + scale * sums
+    return _denominator_of(norm, _squared(norm, x))
+
+
+def _denominator_of(norm: _Response, squared: np.ndarray) -> np.ndarray:
+    scale = squared.dtype.type(norm.alpha / _cells(norm))
+    sums = _window_sum(norm, np.square(squared))
+    denominator: np.ndarray = squared.dtype.type(norm.k) + scale * sums
     return denominator
 
 

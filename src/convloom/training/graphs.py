@@ -103,7 +103,7 @@ def prediction_graph(forward: Graph) -> Graph:
 
 def evaluation_graph(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
     """Logits, mean loss and right answers; nothing is updated."""
-    return _without_unused_controls(for_inference(_with_loss(forward, loss, kind)))
+    return _without_unused_controls(for_inference(with_loss(forward, loss, kind)))
 
 
 def training_graph(
@@ -117,7 +117,7 @@ def training_graph(
     Raises:
         ShapeError: a batch too small to train on.
     """
-    graph = _with_loss(forward, loss, kind)
+    graph = with_loss(forward, loss, kind)
     check_training(graph)
     builder = GraphBuilder(graph)
     builder.declare("loss.grad", SCALAR, Role.CONTROL)
@@ -136,7 +136,7 @@ def check_training(graph: Graph) -> None:
             raise error.within(node.layer) from None
 
 
-def _with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
+def with_loss(forward: Graph, loss: Loss, kind: TargetKind) -> Graph:
     """Add the loss and, where targets name classes, the count of right answers."""
     builder = GraphBuilder(forward)
     output = forward.outputs[0]
