@@ -13,7 +13,16 @@ if TYPE_CHECKING:
     from convloom import convnet, data, inspection, nn, optim
     from convloom.ir.errors import ConvloomError, ShapeError
     from convloom.nn import concat
-    from convloom.training import Trainer, compile, load, train_many, vjp
+    from convloom.training import (
+        Trainer,
+        compile,
+        features,
+        load,
+        multiview,
+        train_many,
+        vjp,
+        write_features,
+    )
 
 __version__ = "0.1.0"
 
@@ -24,9 +33,12 @@ _HOMES = {
     "Trainer": "convloom.training",
     "compile": "convloom.training",
     "concat": "convloom.nn",
+    "features": "convloom.training",
     "load": "convloom.training",
+    "multiview": "convloom.training",
     "train_many": "convloom.training",
     "vjp": "convloom.training",
+    "write_features": "convloom.training",
 }
 _SUBMODULES = frozenset({"convnet", "data", "inspection", "nn", "optim"})
 
@@ -39,12 +51,15 @@ __all__ = [
     "concat",
     "convnet",
     "data",
+    "features",
     "inspection",
     "load",
+    "multiview",
     "nn",
     "optim",
     "train_many",
     "vjp",
+    "write_features",
 ]
 
 

@@ -156,6 +156,34 @@ class TestHabits:
         with pytest.warns(UserWarning, match="steps was 12, it is 24 from now on"):
             assert invoke("resume", run).exit_code == 0
 
+    def test_views_and_features(self, tmp_path: Path) -> None:
+        """A run with a border is tested on the middle, or on nine views."""
+        run = trained(tmp_path, "--crop-border", 1)
+        model, (_, test) = cl.load(run / "last.safetensors"), cl.data.load("digits")
+        history = json.loads((run / "history.json").read_text())
+        plain = json.loads(invoke("eval", run, "--json", "--device", "cpu").stdout)
+        assert plain["accuracy"] == history["epochs"][0]["val_accuracy"] > 0.2
+        found = json.loads(invoke("eval", run, "--multiview", "--json", "--device", "cpu").stdout)
+        views = [model.predict(v, device="cpu") for v in cl.data.nine_views(test.images, 6)]
+        mean = np.mean(views, axis=0)
+        assert found["accuracy"] == (mean.argmax(1) == test.labels).mean()
+        assert (found["multiview"], plain["multiview"]) == (True, False)
+        out, words = tmp_path / "f.npz", ("--device", "cpu", "--json", "--out", tmp_path / "f.npz")
+        told = invoke("features", run, "--layer", "conv1_neuron", *words)
+        assert json.loads(told.stdout)["shape"] == [360, 8 * 6 * 6]
+        with np.load(out) as file:
+            rows = cl.features(model, cl.data.centre_crop(test.images, 6), "conv1_neuron")
+            np.testing.assert_array_equal(file["features"], rows)
+            np.testing.assert_array_equal(file["labels"], test.labels)
+            assert rows.min() == 0
+        assert invoke("features", run, "--layer", "conv1", "--multiview", *words).exit_code == 0
+        with np.load(out) as file:
+            assert file["features"].min() < 0
+        message = refused(2, "features", run, "--layer", "fc1", *words)
+        assert "no layer 'fc1'; did you mean fc10? there are conv1, conv1_neuron, pool1" in message
+        bad = ("features", run, "--layer", "fc10", "--out", "f.csv")
+        assert ".npz or .safetensors files, not to f.csv" in refused(2, *bad)
+
     def test_a_folder_of_image_files(self, tmp_path: Path, image_folder: Path) -> None:
         layers = written(tmp_path, "layers.cfg", SMALL)
         params = written(tmp_path, "params.cfg", GENTLE)
@@ -164,6 +192,14 @@ class TestHabits:
         result = invoke("train", *words, *flags)
         assert result.exit_code == 0, result.output
         assert "pixels 0 to 255 less the mean image, minibatches in the order" in result.stdout
+        tested = invoke("eval", tmp_path / "a", "--multiview", "--device", "cpu", "--json")
+        model, (_, test) = (
+            cl.load(tmp_path / "a" / "last.safetensors"),
+            cl.data.load(image_folder, resize=32),
+        )
+        views = [model.predict(v, device="cpu") for v in cl.data.ten_views(test.images, 28)]
+        own = np.mean(views, axis=0)[np.arange(len(test)), test.labels]
+        assert json.loads(tested.stdout)["loss"] == pytest.approx(-np.log(own).mean(), rel=1e-5)
         settings = checkpoint.load(tmp_path / "a" / "last.safetensors").settings
         assert settings["shuffle"] == "once"
         assert settings["augment"] == repr(
@@ -177,9 +213,13 @@ class TestHabits:
         for flag in (("--crop-border", 4), ("--scalar-mean",), ("--batch-file", 9)):
             message = refused(2, "train", "lenet", *flag)
             assert f"{flag[0]} is for layer files, --layers" in message
-        layers = written(tmp_path, "layers.cfg", edited(SMALL, "channels=3", "channels=1"))
-        params = written(tmp_path, "params.cfg", RULES)
-        flags = ("--data", "digits", "--crop-border", 4, "--out", tmp_path / "run")
+        whole = trained(tmp_path)
+        message = refused(2, "eval", whole, "--multiview")
+        assert "--multiview is for networks that take a part" in message
+        both = ("eval", whole, "--multiview", "--ten-crop")
+        assert "--ten-crop or --multiview, not both" in refused(2, *both)
+        layers, params = tmp_path / "layers.cfg", tmp_path / "params.cfg"
+        flags = ("--data", "digits", "--crop-border", 4, "--out", tmp_path / "b")
         message = refused(1, "train", "--layers", layers, "--params", params, *flags)
         assert "a crop border of 4 leaves nothing of images of 8×8 pixels" in message
 

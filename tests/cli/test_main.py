@@ -30,6 +30,7 @@ COMMANDS = [
     "sweep",
     "eval",
     "predict",
+    "features",
     "plan",
     "build",
     "check-grads",
@@ -70,7 +71,7 @@ def test_every_option_says_what_it_does_and_its_default() -> None:
         for parameter in leaf.params:
             assert parameter.help, (leaf.name, parameter.name)
             if parameter.param_type_name == "option" and not parameter.is_flag:
-                assert parameter.show_default, (leaf.name, parameter.name)
+                assert parameter.show_default or parameter.required, (leaf.name, parameter.name)
 
 
 def test_help_names_what_there_is() -> None:

@@ -218,3 +218,9 @@ def test_dropout_keeps_its_scale_in_training_and_multiplies_in_tests() -> None:
     logits = [np.log(one.predict(x, device="cpu")) for one in (halved, plain)]
     half, whole = (rows - rows.mean(axis=1, keepdims=True) for rows in logits)
     np.testing.assert_allclose(half, 0.5 * whole, rtol=1e-3, atol=1e-5)
+
+
+def test_neurons_are_layers_of_their_own() -> None:
+    made = network(SMALL, 16)
+    layers = [node.layer for node in Net(made, rules(of=made)).trace((3, 16, 16)).nodes]
+    assert layers[:3] == ["conv1", "conv1_neuron", "pool1"]

@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from convloom.data import Augmentation, DataError, centre_crop, ten_crops
+from convloom.data import (
+    Augmentation,
+    DataError,
+    centre_crop,
+    nine_views,
+    ten_crops,
+    ten_views,
+)
 from convloom.data.augment import Draws
 from convloom.random import bits
 
@@ -115,7 +122,7 @@ def test_sizes_that_cannot_be() -> None:
         Augmentation(size=0)
     with pytest.raises(DataError, match="noise must be 0 or more"):
         Augmentation(noise=float("nan"))
-    for crop in (centre_crop, ten_crops):
+    for crop in (centre_crop, ten_crops, ten_views, nine_views):
         with pytest.raises(DataError, match=r"8×9 have no crop of 9×9"):
             crop(IMAGES, 9)
 
@@ -145,3 +152,16 @@ def test_centre_and_ten_crops() -> None:
     ]
     for crop, expected in zip(crops, [*plain, *(p[..., ::-1] for p in plain)], strict=True):
         np.testing.assert_array_equal(crop, expected)
+
+
+def test_views_of_cuda_convnet() -> None:
+    """A border of 2: offsets (row, column) in its order, then mirrored; the grid row by row."""
+    images = np.ascontiguousarray(IMAGES[:, :, :, :8])
+    offsets = ((0, 0), (0, 4), (2, 2), (4, 0), (4, 4))
+    plain = [images[:, :, y : y + 4, x : x + 4] for y, x in offsets]
+    found = ten_views(images, 4)
+    for view, expected in zip(found, [*plain, *(p[..., ::-1] for p in plain)], strict=True):
+        np.testing.assert_array_equal(view, expected)
+    places = [(y, x) for y in (0, 2, 4) for x in (0, 2, 4)]
+    for view, (y, x) in zip(nine_views(images, 4), places, strict=True):
+        np.testing.assert_array_equal(view, images[:, :, y : y + 4, x : x + 4])

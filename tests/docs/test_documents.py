@@ -86,7 +86,7 @@ def test_readme_commands(tiny_fashion: Path) -> None:
         if line.startswith("convloom ")
     ]
     shown = {words[1] for words in commands}
-    commands_shown = "check-grads convnet data eval plan predict resume show sweep train"
+    commands_shown = "check-grads convnet data eval features plan predict resume show sweep train"
     assert " ".join(sorted(shown)) == commands_shown
     for words in commands:
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)

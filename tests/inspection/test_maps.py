@@ -83,7 +83,7 @@ def test_maps_and_gradients_of_a_training_step(model: nn.Module) -> None:
 
 
 def test_unknown_layers(model: nn.Module) -> None:
-    with pytest.raises(MapError, match=r"no layer 'cnov'; there are conv, relu, pool, norm, .*fc"):
+    with pytest.raises(MapError, match=r"no layer 'cnov'; did you mean conv\? .* pool, norm, .*fc"):
         feature_maps(model, IMAGES, "cnov", device="cpu")
     with pytest.raises(MapError, match=r"relu runs at several places.* relu.out, relu.out#2$"):
         feature_maps(model, IMAGES, "relu", device="cpu")

@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
             "convloom eval runs/a --data mnist",
             "convloom eval lenet.safetensors --data mnist --json",
             "convloom eval runs/alexnet --data DIR --ten-crop",
+            "convloom eval runs/layers --multiview",
         ),
     )(evaluate)
 
@@ -38,6 +39,7 @@ def evaluate(
             "their mirror images; for folders of image files.",
         ),
     ] = False,
+    multiview: options.Multiview = False,
     resize: options.Resize = None,
     on_bad_image: options.OnBadImage = None,
     batch_size: Annotated[
@@ -55,14 +57,12 @@ def evaluate(
     Loss and accuracy are exact means over every image of the test part.
     """
     options.use_threads(threads)
-    from dataclasses import replace
-
     from convloom.backends import resolve_device
-    from convloom.cli.images import ten_crop_figures
-    from convloom.cli.saved import open_images, open_saved
+    from convloom.cli.saved import open_images, open_saved, views_for
     from convloom.nn import CrossEntropyLoss
     from convloom.optim import SGD
     from convloom.training import Trainer
+    from convloom.training import multiview as averaged
 
     output = Output(as_json, quiet)
     network = open_saved(saved, best=best)
@@ -77,16 +77,14 @@ def evaluate(
         resize=resize,
         on_bad_image=on_bad_image,
     )
-    origin, dataset, side = network.origin, images.dataset, images.side
-    if ten_crop:
-        if side is None:
-            raise UsageError(f"--ten-crop is for folders of image files, {images.asked} is none")
+    origin, dataset = network.origin, images.dataset
+    views = views_for(images, ten_crop=ten_crop, multiview=multiview)
+    if views is not None:
         for flag, given in (("--kernels", kernels), ("--precision", precision)):
             if given is not None:
-                raise UsageError(f"--ten-crop predicts, and {flag} is for evaluations without it")
-        whole = replace(images.whole, mean=dataset.mean, std=dataset.std)
-        figures = ten_crop_figures(
-            network.model, whole, side, batch_size=batch_size, device=device or "auto"
+                raise UsageError(f"views are predicted; {flag} is for evaluations of one view")
+        figures = averaged(
+            network.model, images.whole, views, batch_size=batch_size, device=device or "auto"
         )
         used = resolve_device(device or "auto")
     else:
@@ -107,11 +105,12 @@ def evaluate(
         "split": dataset.split,
         "device": used,
         "ten_crop": ten_crop,
+        "multiview": multiview,
         **figures,
     }
     text = (
         f"{dataset.name} {dataset.split} set, {figures['n']:,} images"
-        f"{' in ten crops' if ten_crop else ''}: "
+        f"{' in ten crops' if ten_crop else ' in several views' if multiview else ''}: "
         f"accuracy {percent(figures['accuracy'])}, top 5 {percent(figures['top5'])}, "
         f"loss {figures['loss']:.4f}"
     )

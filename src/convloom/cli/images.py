@@ -28,9 +28,8 @@ from convloom.data import (
 )
 from convloom.data.loader import ONCE
 from convloom.ir import ConvloomError
-from convloom.nn import Module
+from convloom.normalise import middle_of
 from convloom.training.config import RunConfig
-from convloom.training.metrics import Evaluation, Totals, measured
 
 #: Sizes of the ImageNet habit: a 224 crop of 256.
 _CROP, _WHOLE = 224, 256
@@ -126,7 +125,7 @@ def network_shape(config: RunConfig, train: ArrayDataset) -> tuple[int, int, int
 
 
 def views_of(
-    path: Path, shape: tuple[int, int, int], resize: int | None, *, ten: bool
+    path: Path, shape: tuple[int, int, int], resize: int | None, *, ten: bool, border: int = 0
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """What of an image file a network of (C, H, W) inputs is shown, (views, C, H, W), and notes.
 
@@ -134,13 +133,15 @@ def views_of(
         resize: as the network was trained; None for a network that takes images whole, to which
             any file is resampled.
         ten: ten crops in place of one view.
+        border: what such a network leaves on each side of an image.
 
     Raises:
         ConvloomError: a file that cannot be decoded, or crops for a network that takes no squares.
     """
     if resize is None and not ten:
-        decoded = decode_image(path, shape)
-        return decoded.pixels[None], decoded.notes
+        channels, height, width = shape
+        decoded = decode_image(path, (channels, height + 2 * border, width + 2 * border))
+        return middle_of(decoded.pixels[None], (height, width)), decoded.notes
     size = square_of(shape)
     with quietly():
         decoded = decode_square(path, resize or default_resize(size))
@@ -149,30 +150,13 @@ def views_of(
     return np.concatenate(views), decoded.notes
 
 
-def square_of(shape: tuple[int, int, int]) -> int:
-    """The side of a network's inputs. Raises ConvloomError unless they are RGB squares."""
-    channels, height, width = shape
-    if channels != 3 or height != width:
+def square_of(shape: tuple[int, int, int], channels: int = 3) -> int:
+    """The side of a network's inputs. Raises ConvloomError unless they are squares of so many
+    channels, RGB by default."""
+    own, height, width = shape
+    if own != channels or height != width:
         raise ConvloomError(
-            f"crops are taken for networks of square inputs of 3 channels, this one takes "
-            f"{dims(shape)}"
+            f"crops are taken for networks of square inputs of {channels} channels, this one "
+            f"takes {dims(shape)}"
         )
     return height
-
-
-def ten_crop_figures(
-    model: Module, dataset: ArrayDataset, size: int, *, batch_size: int, device: str
-) -> Evaluation:
-    """Figures of predictions averaged over ten crops of each image.
-
-    The loss is that of the mean probabilities.
-    """
-    totals = Totals()
-    for start in range(0, len(dataset), batch_size):
-        images = dataset.images[start : start + batch_size]
-        parts = [
-            model.predict(view, batch_size=batch_size, device=device)
-            for view in ten_crops(dataset.normalise(images), size)
-        ]
-        totals.add(measured(np.mean(parts, axis=0), dataset.labels[start : start + batch_size]))
-    return totals.means()

@@ -36,8 +36,8 @@ Best = Annotated[
 
 # Data.
 DATA_HELP = (
-    "mnist, fashion-mnist, cifar10, cifar100, digits, a folder with files like theirs, or a folder "
-    "of image files: train/CLASS/*.jpg and val/CLASS/*.jpg."
+    "mnist, fashion-mnist, cifar10, cifar100, digits, a folder with files like theirs or batch "
+    "files of cuda-convnet, or a folder of image files: train/CLASS/*.jpg and val/CLASS/*.jpg."
 )
 Data = Annotated[
     str | None,
@@ -87,6 +87,14 @@ OnBadImage = Annotated[
         show_default="error",
         help="What to do with image files that cannot be decoded: error names them, skip leaves "
         "them out and says so.",
+    ),
+]
+Multiview = Annotated[
+    bool,
+    typer.Option(
+        "--multiview",
+        help="Average over views of each image, for networks that take less than all of it: ten of "
+        "image files (corners, middle, and mirrored), else nine (no mirrored ones).",
     ),
 ]
 ShapeOf = Annotated[

@@ -54,17 +54,13 @@ def predict(
     options.use_threads(threads)
     import numpy as np
 
-    from convloom.cli.images import views_of
     from convloom.cli.saved import open_saved
 
     output = Output(as_json, quiet)
     network = open_saved(saved, best=best)
     if network.note:
         output.remark(network.note)
-    shown = [
-        views_of(image, network.image_shape, network.origin.resize, ten=ten_crop)
-        for image in images
-    ]
+    shown = [network.views(image, ten=ten_crop) for image in images]
     for image, (_, notes) in zip(images, shown, strict=True):
         for note in notes:
             output.remark(f"{image}: {note}")

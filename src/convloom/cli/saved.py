@@ -8,17 +8,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from convloom.cli.errors import UsageError
-from convloom.cli.images import default_resize, square_of
+from convloom.cli.images import default_resize, square_of, views_of
 from convloom.cli.runs import load_data, require_exists
 from convloom.cli.terminal import Output, dims
-from convloom.data import ArrayDataset, catalog, is_image_folder
+from convloom.data import (
+    ArrayDataset,
+    catalog,
+    is_image_folder,
+    nine_views,
+    ten_crops,
+    ten_views,
+)
 from convloom.ir import ConvloomError
 from convloom.nn import Module
 from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training import History, checkpoint, load
 from convloom.training.checkpoint import BEST, LAST, CheckpointError
 from convloom.training.config import CONFIG_NAME, ConfigError, load_config
+from convloom.training.views import Views
 
 #: How a checkpoint writes down its loss.
 _SMOOTHED = re.compile(r"CrossEntropyLoss\(label_smoothing=([0-9.e+-]+)\)")
@@ -32,6 +42,7 @@ class Origin:
         data: None if unknown.
         resize: side of the squares that a folder's images became; None for other data sets.
         on_bad_image: what was done with those that cannot be decoded.
+        border: pixels that the network's input leaves on each side of an image.
     """
 
     data: str | None = None
@@ -40,6 +51,7 @@ class Origin:
     resize: int | None = None
     on_bad_image: str = "error"
     precision: str = FP32
+    border: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,6 +75,11 @@ class Saved:
             raise ConvloomError(f"{self.path} takes inputs of shape {shape}, not images")
         channels, height, width = shape
         return channels, height, width
+
+    def views(self, path: Path, *, ten: bool = False) -> tuple[np.ndarray, tuple[str, ...]]:
+        """What the network is shown of an image file, and notes; see ``views_of``."""
+        origin = self.origin
+        return views_of(path, self.image_shape, origin.resize, ten=ten, border=origin.border)
 
     def data(self, asked: str | None) -> str:
         """The data set that was asked for, else the run's own.
@@ -106,11 +123,13 @@ class Images:
     Attributes:
         asked: the data set's name, as it was asked for.
         whole: the images as they were decoded.
+        folder: whether they are image files of a folder.
         side: of the squares that the network takes of larger ones; None where it takes them whole.
         dataset: what the network takes, normalised as it was trained.
     """
 
     asked: str
+    folder: bool
     whole: ArrayDataset
     side: int | None
     dataset: ArrayDataset
@@ -135,15 +154,42 @@ def open_images(
     origin, name = network.origin, network.data(data)
     if data_dir is None and name == origin.data and origin.data_dir:
         data_dir = Path(origin.data_dir)
-    if is_image_folder(name):
+    folder = is_image_folder(name)
+    if folder:
         resize = resize or origin.resize or default_resize(square_of(network.image_shape))
     parts = load_data(
         name, data_dir, output, resize=resize, on_bad_image=on_bad_image or origin.on_bad_image
     )
     whole = parts[0] if train_set else parts[1]
-    side = None if resize is None else square_of(network.image_shape)
+    shape, side = network.image_shape, None
+    if resize is not None or origin.border:
+        side = square_of(shape, 3 if folder else shape[0])
     fitted = network.fitted(whole if side is None else whole.centre_crop(side))
-    return Images(name, whole, side, fitted)
+    return Images(name, folder, whole, side, fitted)
+
+
+def views_for(images: Images, *, ten_crop: bool, multiview: bool) -> Views | None:
+    """The views of each image that were asked for; None for the middle alone.
+
+    Raises:
+        UsageError: both were asked for, or the network takes whole images.
+    """
+    if not (ten_crop or multiview):
+        return None
+    if ten_crop and multiview:
+        raise UsageError("give --ten-crop or --multiview, not both")
+    side = images.side
+    if ten_crop and side is None:
+        raise UsageError(f"--ten-crop is for folders of image files, {images.asked} is none")
+    if side is None or images.whole.shape[1:] == (side, side):
+        raise UsageError(
+            f"--multiview is for networks that take a part of each image (--crop-border, or a "
+            f"folder's --image-size); this one takes all of those of {images.asked}"
+        )
+    if ten_crop:
+        return lambda part: ten_crops(part, side)
+    views = ten_views if images.folder else nine_views
+    return lambda part: views(part, side)
 
 
 def open_saved(path: Path, *, best: bool) -> Saved:
@@ -174,6 +220,7 @@ def open_saved(path: Path, *, best: bool) -> Saved:
         config.resize,
         config.on_bad_image,
         config.precision,
+        config.crop_border,
     )
     return Saved(model, path, origin)
 

@@ -12,18 +12,20 @@ from convloom.convnet.errors import ConfigError
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules import piece_of
 from convloom.convnet.modules.base import Piece, Weights
-from convloom.convnet.modules.neurons import apply_neuron
+from convloom.convnet.modules.neurons import NeuronLayer
 from convloom.convnet.network import Classes, Data, Layer, Network, read_network
 from convloom.convnet.rules import LayerRule, Rules, read_rules
 from convloom.convnet.tree import TreeSource
 from convloom.ir.errors import ConvloomError, ShapeError
+from convloom.ir.graph import free_name
 from convloom.nn import Module, Parameter
 from convloom.nn.parameter import WeightsError
 from convloom.nn.tensor import SymbolicTensor
 
 
 class Net(Module):
-    """The network of a layer file; each layer is a module by its section's name.
+    """The network of a layer file; each layer is a module by its section's name, a neuron by that
+    of its layer with ``_neuron`` behind it.
 
     The output is what the cost compares with the labels: the input of the softmax for a
     ``cost.logreg``, of the logistic neuron for a ``cost.crossent2``. ``cost.loss`` compares it.
@@ -41,6 +43,13 @@ class Net(Module):
             if not isinstance(layer.definition, Data) and not layer.is_cost:
                 self._pieces[layer.name] = self._piece(layer)
                 self.add_module(layer.name, self._pieces[layer.name])
+        self._neurons = {
+            layer.name: NeuronLayer(layer.neuron)
+            for layer in network.layers
+            if layer.name in self._pieces and layer.neuron.kind != "ident"
+        }
+        for name, neuron in self._neurons.items():
+            self.add_module(free_name(f"{name}_neuron", self._pieces), neuron)
         self.cost = self._only_cost()
         self.input_shape = self.images
 
@@ -69,8 +78,10 @@ class Net(Module):
         if any(name not in values for name in layer.inputs):
             return
         value = self._pieces[layer.name](*(values[name] for name in layer.inputs))
-        if layer.name != self.cost.output or self.cost.with_neuron:
-            value = apply_neuron(value, layer.neuron)
+        if layer.name in self._neurons and (
+            layer.name != self.cost.output or self.cost.with_neuron
+        ):
+            value = self._neurons[layer.name](value)
         values[layer.name] = value
 
     def to_convnet(self) -> dict[str, np.ndarray]:

@@ -5,7 +5,13 @@ for batch in data.Batches(train, 64, seed=0).epoch(0):
     batch.images, batch.labels                # float32 (n, C, H, W) normalised, int64 (n,)
 """
 
-from convloom.data.augment import Augmentation, centre_crop, ten_crops
+from convloom.data.augment import (
+    Augmentation,
+    centre_crop,
+    nine_views,
+    ten_crops,
+    ten_views,
+)
 from convloom.data.dataset import ArrayDataset, as_dataset, from_arrays, mean_image, statistics
 from convloom.data.errors import DataError, WrongContentError
 from convloom.data.folders import ON_BAD_IMAGE
@@ -49,8 +55,10 @@ __all__ = [
     "list",
     "load",
     "mean_image",
+    "nine_views",
     "normalise",
     "quietly",
     "statistics",
     "ten_crops",
+    "ten_views",
 ]

@@ -8,8 +8,9 @@ import numpy as np
 
 from convloom.backends import resolve_device
 from convloom.inspection import mosaic
-from convloom.ir import ConvloomError, Graph
+from convloom.ir import ConvloomError
 from convloom.training.graphs import prediction_graph
+from convloom.training.layers import LayerError, tensor_of
 from convloom.training.prediction import normalised
 from convloom.training.step import run_once
 
@@ -46,7 +47,10 @@ def feature_maps(
     """
     x = normalised(model, np.asarray(images))
     graph = prediction_graph(model.initialize().trace(tuple(x.shape[1:]), len(x)))
-    tensor = _tensor(graph, layer)
+    try:
+        tensor = tensor_of(graph, layer)
+    except LayerError as error:
+        raise MapError(str(error)) from None
     values = {**model.state_dict(), "input": x}
     (maps,) = run_once(graph, values, [tensor], resolve_device(device), watch=[tensor])
     return maps
@@ -83,27 +87,3 @@ def plot_maps(maps: np.ndarray, title: str = "", *, scale: str = "all") -> Figur
         title = f"{title}; maps 0 to {_MOST - 1} of {total}".removeprefix("; ")
     made = mosaic.grid(maps[:_MOST], "map")
     return mosaic.draw(made, title, ends, colours=colours, bar=scale == "all")
-
-
-def _tensor(graph: Graph, layer: str) -> str:
-    """The tensor of that name, or the last one that the layer makes.
-
-    Raises:
-        MapError: no such layer, or one that runs at several places.
-    """
-    makers = graph.producers()
-    if layer in makers:
-        return layer
-    blocks: dict[str, list[str]] = {}
-    for at, node in enumerate(graph.nodes):
-        made = blocks.setdefault(node.layer, [])
-        if at and graph.nodes[at - 1].layer == node.layer:
-            made.pop()
-        made.append(node.outputs[0])
-    if layer not in blocks:
-        raise MapError(f"there is no layer {layer!r}; there are {', '.join(blocks)}")
-    if len(blocks[layer]) > 1:
-        raise MapError(
-            f"{layer} runs at several places; name what it makes there: {', '.join(blocks[layer])}"
-        )
-    return blocks[layer][0]

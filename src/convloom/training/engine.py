@@ -37,6 +37,7 @@ from convloom.training.graphs import (
     training_graph,
     usual_kind,
 )
+from convloom.training.layers import tensor_of
 from convloom.training.protocols import StepResult
 
 if TYPE_CHECKING:
@@ -82,11 +83,13 @@ class Engine:
         watch: tensors of the training step to keep for ``read``, besides those that are kept.
         precision: ``fp32``, ``tf32`` or ``bf16``: what operands of products are rounded to, where
             a kernel can. A warning in the log names the layers that compute in fp32 none the less.
+        layer: what ``predict`` gives, a layer's last tensor or any other; None for the network's
+            output. For engines without loss alone.
         plans: those of engines that are like this one in everything but weights, rates and seed.
 
     Raises:
         ConvloomError: a device that is not there, an unknown rung or precision, shapes that
-            cannot fit, no such tensor to watch.
+            cannot fit, no such tensor to watch, no such layer.
     """
 
     def __init__(
@@ -102,9 +105,12 @@ class Engine:
         max_norm: float | None = None,
         watch: Sequence[str] = (),
         precision: str = FP32,
+        layer: str | None = None,
         plans: Plans | None = None,
     ) -> None:
         check_model(model)
+        assert layer is None or loss is None
+        self._layer = layer
         self.model = model
         self.loss = loss
         self.optimizer = optimizer
@@ -127,17 +133,17 @@ class Engine:
         self._slots = {name: slot for slot, name in enumerate(slots)}
         #: What lies in memory already, in an order that every further plan must keep to.
         self._held: Mapping[str, TensorSpec] = {}
-        #: The network for one image.
+        #: The network for one image, and what it gives.
         self.forward = self._trace(1)
-        self._output = self.forward.specs[self.forward.outputs[0]]
-        self._kind = INDEX if loss is None else usual_kind(loss, self._output)
+        self.output = self.forward.specs[self.forward.outputs[0]]
+        self._kind = INDEX if loss is None else usual_kind(loss, self.output)
         self._least_classes = self._classes_of_all()
         self._storage = self._new_storage()
 
     @property
     def classes(self) -> int:
         """Number of logits."""
-        return self._output.shape[-1]
+        return self.output.shape[-1]
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -239,7 +245,8 @@ class Engine:
         check_targets(labels, self._least_classes)
 
     def predict(self, images: np.ndarray) -> np.ndarray:
-        """The network's output, logits (n, classes), for float32 images (n, C, H, W)."""
+        """The network's output, logits (n, classes), for float32 images (n, C, H, W); or what its
+        ``layer`` makes of them."""
         x = self._checked_images(images)
         with self.lock:
             executable = self._executable(("predict", len(x)), lambda: self._prediction(len(x)))
@@ -354,10 +361,13 @@ class Engine:
             return self.classes
         outputs = [self.forward.specs[name] for name in self.forward.outputs]
         read = [outputs[term.output] for term in self.loss.terms if term.reads_target]
-        return min(spec.shape[-1] for spec in (self._output, *read))
+        return min(spec.shape[-1] for spec in (self.output, *read))
 
     def _trace(self, batch_size: int) -> Graph:
-        return self.model.trace(self.input_shape, batch_size)
+        graph = self.model.trace(self.input_shape, batch_size)
+        if self._layer is None:
+            return graph
+        return graph.replacing(outputs=(tensor_of(graph, self._layer),))
 
     def _prediction(self, batch_size: int) -> Plan:
         return self._compiled(prediction_graph(self._trace(batch_size)))
@@ -497,11 +507,11 @@ class Engine:
 
     def _names(self, target: np.ndarray) -> bool:
         """Whether targets of one axis are class numbers of an output (N, classes)."""
-        return np.issubdtype(target.dtype, np.integer) and len(self._output.shape) == 2
+        return np.issubdtype(target.dtype, np.integer) and len(self.output.shape) == 2
 
     def _values(self, target: np.ndarray) -> np.ndarray:
         """Targets of the output's own shape, float32."""
-        wanted = self._output.shape[1:]
+        wanted = self.output.shape[1:]
         if target.shape[1:] != wanted or target.dtype.kind not in "fiub":
             raise ShapeError(
                 f"{type(self.loss).__name__} compares the output with real numbers of its shape, "

@@ -54,7 +54,6 @@ def maps(
     finite are magenta.
     """
     options.use_threads(threads)
-    from convloom.cli.images import views_of
     from convloom.cli.saved import open_saved
     from convloom.inspection.filters import filters_of
     from convloom.inspection.maps import feature_maps, plot_maps
@@ -64,7 +63,7 @@ def maps(
     network = open_saved(saved, best=best)
     if network.note:
         output.remark(network.note)
-    pixels, notes = views_of(image, network.image_shape, network.origin.resize, ten=False)
+    pixels, notes = network.views(image)
     for note in notes:
         output.remark(f"{image}: {note}")
     with as_usage():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from convloom.convnet.neurons import Neuron
 from convloom.ir.errors import ConvloomError
 from convloom.nn import functional
+from convloom.nn.layers.base import Layer
 from convloom.nn.tensor import SymbolicTensor
 
 #: {neuron: kind in ops/activation.py and the parameters that the neuron does not have itself}.
@@ -18,6 +19,20 @@ _KINDS: dict[str, tuple[str, tuple[float, ...]]] = {
     "linear": ("linear", ()),
     "drelu": ("drelu", ()),
 }
+
+
+class NeuronLayer(Layer):
+    """The neuron behind a layer, which cuda-convnet calls ``NAME_neuron``."""
+
+    def __init__(self, neuron: Neuron) -> None:
+        super().__init__()
+        self.neuron = neuron
+
+    def forward(self, x: SymbolicTensor) -> SymbolicTensor:
+        return apply_neuron(x, self.neuron)
+
+    def extra_repr(self) -> str:
+        return str(self.neuron)
 
 
 def apply_neuron(x: SymbolicTensor, neuron: Neuron) -> SymbolicTensor:
