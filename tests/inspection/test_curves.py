@@ -95,6 +95,19 @@ def test_runs_are_overlaid_in_colours_of_their_own() -> None:
     figure.savefig("/dev/null", format="svg")
 
 
+def test_many_costs_have_rows_of_three() -> None:
+    figure = plot_costs({"a": history(2)}, known_costs())
+    places = [axes.get_subplotspec().get_topmost_subplotspec() for axes in figure.axes]
+    assert [axes.get_title() for axes in figure.axes] == list(known_costs())
+    assert [(spec.rowspan.start, spec.colspan.start) for spec in places] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+    ]
+
+
 def test_many_runs_have_many_colours() -> None:
     (axes,) = plot_costs({str(n): history(2, tested=False) for n in range(14)}, ["lr"]).axes
     assert len({line.get_color() for line in axes.lines}) == 14

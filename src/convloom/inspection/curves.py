@@ -23,8 +23,8 @@ _PLACES, _NAMED = ("epoch", "step"), ("costs", "val_costs")
 _LOGGED = tuple(field.name for field in fields(StepRow))
 #: All that every epoch has.
 _COLUMNS = tuple(field.name for field in fields(EpochRow))
-#: Up to how many points each is marked.
-_MARKED = 40
+#: Up to how many points each is marked, and pictures that stand side by side.
+_MARKED, _ABREAST = 40, 3
 
 
 class CurveError(ConvloomError, ValueError):
@@ -102,20 +102,26 @@ def plot_costs(
             raise CurveError(f"{name} has finished no epoch yet{hint}")
     names = tuple(dict.fromkeys(costs)) or usual_costs(*histories.values())
     _check_known(names, known_costs(*histories.values()))
-    figure = new_figure(max(6.0, 5.0 * len(names)), 4.2)
-    pictures = figure.subplots(1, len(names), squeeze=False)[0]
+    columns = min(len(names), _ABREAST)
+    rows = -(-len(names) // columns)
+    figure = new_figure(max(6.0, 5.0 * columns), 3.4 * rows + 0.8)
     colours = _colours(len(histories))
-    for axes, cost in zip(pictures, names, strict=True):
+    for place, cost in enumerate(names, start=1):
+        axes = figure.add_subplot(rows, columns, place)
+        _prepare(axes, cost, by.removesuffix("s"))
         for colour, history in zip(colours, histories.values(), strict=True):
             if cost in known_costs(history):
                 _draw(axes, curve(history, cost, by), colour)
-        axes.set_title(cost.replace("_", " "), size=11)
-        axes.set_xlabel(by.removesuffix("s"))
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     _explain(figure, list(histories), colours)
     return figure
+
+
+def _prepare(axes: Any, title: str, below: str) -> None:
+    axes.set_title(title, size=11, parse_math=False)
+    axes.set_xlabel(below)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _check_known(costs: Sequence[str], known: Sequence[str]) -> None:
