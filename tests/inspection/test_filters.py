@@ -118,6 +118,10 @@ def test_equal_and_wrong_weights() -> None:
     in_colour.weights[0, 1, 0, 0] = -np.inf
     magenta = picture(plot_filters(in_colour))[1, 1]
     assert magenta.tolist() == [1, 0, 1]
+    huge = Filters(
+        "a", "Conv2d", 0, 1, np.float32([-3e38, 3e38, 0, 0]).reshape(4, 1, 1, 1).repeat(2, 3)
+    )
+    assert np.isfinite(picture(plot_filters(huge))).all()
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,14 @@ def model() -> nn.Module:
     made = Shared()
     made.input_shape = (3, 6, 6)
     return made
+
+
+def test_layers_that_share_weights_have_the_same_filters() -> None:
+    made = nn.Sequential(nn.Conv2d(3, 3, 3), nn.ReLU(), nn.Conv2d(3, 3, 3))
+    made[2].weight = made[0].weight
+    first, second = (filters_of(made, layer, input_shape=(3, 8, 8)) for layer in "02")
+    assert second.layer == "2"
+    np.testing.assert_array_equal(first.weights, second.weights)
 
 
 def test_layers_with_filters(model: nn.Module) -> None:

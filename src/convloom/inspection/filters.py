@@ -213,16 +213,12 @@ def _traced(model: Module, input_shape: Sequence[int] | None) -> Graph:
 
 
 def _layers(graph: Graph) -> dict[str, list[Node]]:
-    """{layer: its nodes that have learnt filters, one an input; those shared are named once}."""
-    found: dict[str, list[Node]] = {}
-    seen: set[str] = set()
+    """{layer: its nodes that have learnt filters, one an input; once where it runs twice}."""
+    found: dict[str, dict[str, Node]] = {}
     for node in graph.nodes:
-        if type(node.op) not in _KINDS or graph.role(node.inputs[1]) is not Role.PARAMETER:
-            continue
-        if node.inputs[1] not in seen:
-            seen.add(node.inputs[1])
-            found.setdefault(node.layer, []).append(node)
-    return found
+        if type(node.op) in _KINDS and graph.role(node.inputs[1]) is Role.PARAMETER:
+            found.setdefault(node.layer, {}).setdefault(node.inputs[1], node)
+    return {layer: list(nodes.values()) for layer, nodes in found.items()}
 
 
 def _chosen(layers: dict[str, list[Node]], layer: str | None, index: int) -> Node:

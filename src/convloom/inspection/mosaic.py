@@ -76,7 +76,7 @@ class Mosaic:
         (tall, wide), gap, zoom = self.cell, self.gap, self.zoom
         rows = -(-count // self.columns)
         shape = (rows * tall + gap, self.columns * wide + gap, *rest)
-        canvas = np.full(shape, between, self.patches.dtype)
+        canvas = np.full(shape, between, np.float64)
         for at, patch in enumerate(self.patches):
             y, x = at // self.columns * tall + gap, at % self.columns * wide + gap
             drawn = patch.repeat(zoom, axis=0).repeat(zoom, axis=1)
