@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,7 @@ momB=0.9
 
 [logprob]
 coeff=1
+topk=5
 """
 
 
@@ -78,7 +80,31 @@ def test_a_network_file_trains_and_is_saved_whole(tmp_path: Path) -> None:
     (tmp_path / "layers.cfg").unlink()
     result = invoke("eval", run, "--data", "digits", "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["accuracy"] > 0.3
+    found = json.loads(result.stdout)
+    assert found["accuracy"] > 0.3
+    assert list(found["costs"]) == ["logprob", "logprob.top1_error", "logprob.top5_error"]
+    assert found["costs"]["logprob"] == found["loss"]
+    assert found["costs"]["logprob.top1_error"] == pytest.approx(1 - found["accuracy"])
+    shown = invoke("eval", run, "--data", "digits").stdout.splitlines()[-1]
+    assert re.fullmatch(r"logprob [0-9.]+, top-1 error [0-9.]+ %, top-5 error [0-9.]+ %", shown)
+
+
+def test_costs_are_reported_by_name_while_a_network_file_trains(tmp_path: Path) -> None:
+    layers = edited(SMALL, "channels=3", "channels=1") + "\n[size]\ntype=cost.sum2\ninputs=fc10\n"
+    layers = written(tmp_path, "layers.cfg", layers)
+    params = written(tmp_path, "params.cfg", GENTLE + "\n[size]\ncoeff=0.001\n")
+    words = ("--layers", layers, "--params", params, "--data", "digits", "--epochs", 1)
+    result = invoke("train", *words, "--device", "cpu", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    shown = r"logprob [0-9.]+, top-1 error [0-9.]+ %, top-5 error [0-9.]+ %; size [0-9.]+"
+    assert re.search(rf"^  training: {shown}$", result.stdout, re.MULTILINE)
+    assert re.search(rf"^      test: {shown}$", result.stdout, re.MULTILINE)
+    (row,) = json.loads((tmp_path / "run" / "history.json").read_text())["epochs"]
+    costs = row["val_costs"]
+    assert row["val_loss"] == pytest.approx(costs["logprob"] + 0.001 * costs["size"], rel=1e-5)
+    assert "costs.size" in (tmp_path / "run" / "history.csv").read_text()
+    found = json.loads(invoke("eval", tmp_path / "run", "--json").stdout)
+    assert found["costs"] == pytest.approx(costs, rel=1e-5)
 
 
 def test_an_edited_parameter_file_counts_from_a_resume_on(tmp_path: Path) -> None:

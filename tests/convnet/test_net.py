@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import convloom as cl
-from convloom.convnet.costs import cost_of
+from convloom.convnet.costs import Read
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.net import Net, load
 from convloom.nn.parameter import WeightsError
@@ -185,21 +185,8 @@ def logistic(readers: str) -> str:
 
 def test_a_logistic_output_is_compared_before_its_neuron() -> None:
     model = net(logistic(""))
-    assert not model.cost.with_neuron
+    assert model.cost.outputs == (Read("fc10", with_neuron=False),)
     assert model.trace((3, 16, 16)).nodes[-1].title.startswith("fc10 (Linear")
-
-
-def test_a_logistic_output_that_others_read_keeps_its_neuron() -> None:
-    made = network(logistic("\n[squares]\ntype=cost.sum2\ninputs=fc10\n"), 16)
-    found = cost_of(made["logprob"], made, rules(RULES + "[squares]\ncoeff=1\n", made))
-    assert found.with_neuron
-
-
-def test_several_costs_are_refused() -> None:
-    second = TAIL[TAIL.index("[logprob]") :].replace("logprob", "second")
-    learning = RULES + RULES[RULES.index("[logprob]") :].replace("logprob", "second")
-    with pytest.raises(ConfigError, match="exactly one cost to train, it has logprob, second"):
-        net(SMALL + second, learning)
 
 
 def test_dropout_keeps_its_scale_in_training_and_multiplies_in_tests() -> None:

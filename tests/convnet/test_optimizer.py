@@ -58,10 +58,14 @@ def test_one_step_is_the_rule_applied_to_the_gradients() -> None:
 
 
 def test_a_cost_coefficient_scales_gradients_and_not_the_decay() -> None:
-    (rule,) = (r for r in optimizer_of(net(edited(RULES, "coeff=1", "coeff=0.5"))).rules
-               if r.name == "conv1.weights.0")  # fmt: skip
-    assert (rule.eps, rule.eps * rule.decay) == (0.005, pytest.approx(0.01 * 0.004))
-    with pytest.raises(OptimizerError, match="coeff must be positive"):
+    (x, y), ends = batch(), []
+    for learning in (RULES, edited(RULES, "coeff=1", "coeff=-0.5")):
+        model = net(learning)
+        before = model.state_dict()["conv1.weights.0"]
+        train_step(model, x, y, device="reference")
+        ends.append((model.state_dict()["conv1.weights.0"] - before) / 0.01 + 0.004 * before)
+    np.testing.assert_allclose(ends[1], -0.5 * ends[0], rtol=1e-3, atol=1e-6)
+    with pytest.raises(OptimizerError, match=r"coeff is 0 for \[logprob\], so nothing can be"):
         optimizer_of(net(edited(RULES, "coeff=1", "coeff=0")))
 
 

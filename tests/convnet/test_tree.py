@@ -195,11 +195,9 @@ def test_a_tree_without_a_layer_for_it_is_refused() -> None:
 
 def test_rates_are_those_of_the_file_without_a_schedule() -> None:
     learning = edited(RULES, "epsW=0.1\n", "epsW=0.1\nwc=0.01\nschedW=exp[10]\n")
-    model = net(edited(learning, "coeff=1", "coeff=0.5"))
+    model = net(learning)
     (rule,) = (r for r in optimizer_of(model).rules if r.name == "fc10.weights.0")
-    assert rule == TensorRule(
-        "fc10.weights.0", 0.05, 0.9, 0.02, "default", None, "fc10.tree.leaves"
-    )
+    assert rule == TensorRule("fc10.weights.0", 0.1, 0.9, 0.01, "default", None, "fc10.tree.leaves")
     assert "[fc10] schedW does nothing for the weights of a treefc" in model.notes
 
 

@@ -9,7 +9,7 @@ import typer
 from convloom.cli import options
 from convloom.cli.errors import UsageError
 from convloom.cli.options import Saved, examples
-from convloom.cli.terminal import Output, percent
+from convloom.cli.terminal import Output, costs_in_words, percent
 
 
 def register(app: typer.Typer) -> None:
@@ -54,12 +54,12 @@ def evaluate(
 ) -> None:
     """Measure a saved network on a data set.
 
-    Loss and accuracy are exact means over every image of the test part.
+    Loss and accuracy are exact means over every image of the test part; a network
+    file's costs are given by their names too.
     """
     options.use_threads(threads)
     from convloom.backends import resolve_device
     from convloom.cli.saved import open_images, open_saved, views_for
-    from convloom.nn import CrossEntropyLoss
     from convloom.optim import SGD
     from convloom.training import Trainer
     from convloom.training import multiview as averaged
@@ -91,7 +91,7 @@ def evaluate(
         trainer = Trainer(
             network.model,
             SGD(),
-            CrossEntropyLoss(label_smoothing=origin.label_smoothing),
+            network.loss,
             batch_size=batch_size,
             device=device or "auto",
             kernels=kernels or "auto",
@@ -114,4 +114,6 @@ def evaluate(
         f"accuracy {percent(figures['accuracy'])}, top 5 {percent(figures['top5'])}, "
         f"loss {figures['loss']:.4f}"
     )
+    if costs := costs_in_words(figures.get("costs", {})):
+        text += f"\n{costs}"
     output.result(document, text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from convloom.cli.terminal import Output, duration, percent, rate
+from convloom.cli.terminal import Output, costs_in_words, duration, percent, rate
 from convloom.training.callbacks import Callback, Moment
 from convloom.training.history import EpochRow
 from convloom.training.metrics import Totals
@@ -23,6 +23,8 @@ _REDRAW = 0.1
 _FIGURES = 70
 _COLUMNS = ("epoch", "loss", "accuracy", "test loss", "test accuracy", "images/s", "time")
 _WIDTHS = (7, 8, 9, 9, 13, 9, 8)
+#: Columns before the names of costs.
+_INDENT = 10
 
 
 class LiveLine:
@@ -70,7 +72,7 @@ class TrainingDisplay(Callback):
         if moment.history:  # a resumed run
             self._head()
         for row in moment.history:
-            self._output.note(_row(row, moment.progress.epochs))
+            self._show(row, moment)
 
     def on_step(self, moment: Moment) -> None:
         assert moment.result is not None
@@ -97,12 +99,19 @@ class TrainingDisplay(Callback):
         self._clock.count_validation(moment)
         self._line.close()
         self._head()
-        self._output.note(_row(moment.row, moment.progress.epochs))
+        self._show(moment.row, moment)
         self._clock.start_epoch()
         self._totals = Totals()
 
     def on_end(self, moment: Moment) -> None:
         self._line.close()
+
+    def _show(self, row: EpochRow, moment: Moment) -> None:
+        """An epoch's line, and one more for each part whose costs have names."""
+        self._output.note(_row(row, moment.progress.epochs))
+        for part, costs in (("training", row.costs), ("test", row.val_costs)):
+            if costs:
+                self._output.note(f"{part.rjust(_INDENT)}: {costs_in_words(costs)}")
 
     def _head(self) -> None:
         """The table's header, once; before the first step kernels may be compiled."""

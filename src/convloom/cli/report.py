@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from convloom.backends import resolve_device
-from convloom.cli.terminal import dims, duration, percent
+from convloom.cli.terminal import costs_in_words, dims, duration, percent
 from convloom.data import ArrayDataset
 from convloom.nn import Module
 from convloom.ops.precision import FP32
 from convloom.training import History, Trainer, TrainingInterrupted
 from convloom.training.checkpoint import BEST, LAST
 from convloom.training.config import RunConfig
-from convloom.training.history import EpochRow
+from convloom.training.history import EpochRow, row_json
 
 
 def headline(
@@ -60,6 +59,8 @@ def summary(folder: Path, history: History) -> str:
         f"test accuracy {_share(last.val_accuracy)}, loss {last.val_loss:.4f}",
         f"saved in {folder / LAST}",
     ]
+    if last.val_costs:
+        lines.insert(1, costs_in_words(last.val_costs))
     if best is not None and best.epoch != last.epoch:
         lines.append(
             f"the best epoch on the test set was {best.epoch}, with {_share(best.val_accuracy)}: "
@@ -119,7 +120,7 @@ def document(
         "steps": trainer.steps_done,
         "test": _figures(history[-1] if history else None, test_images),
         "best": _figures(history.best(), test_images),
-        "epochs": [asdict(row) for row in history],
+        "epochs": [row_json(row) for row in history],
         "settings": config.to_json(),
         "resume": f"convloom resume {shlex.quote(str(folder))}" if last and not finished else None,
     }
@@ -128,7 +129,8 @@ def document(
 def _figures(row: EpochRow | None, images: int) -> dict[str, Any] | None:
     if row is None:
         return None
-    return {"epoch": row.epoch, "loss": row.val_loss, "accuracy": row.val_accuracy, "n": images}
+    figures = {"epoch": row.epoch, "loss": row.val_loss, "accuracy": row.val_accuracy, "n": images}
+    return {**figures, "costs": dict(row.val_costs)} if row.val_costs else figures
 
 
 def _existing(path: Path) -> str | None:

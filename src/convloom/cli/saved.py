@@ -23,7 +23,7 @@ from convloom.data import (
     ten_views,
 )
 from convloom.ir import ConvloomError
-from convloom.nn import Module
+from convloom.nn import CrossEntropyLoss, LossSum, Module
 from convloom.ops.precision import FP32, PRECISIONS
 from convloom.training import History, checkpoint, load
 from convloom.training.checkpoint import BEST, LAST, CheckpointError
@@ -80,6 +80,14 @@ class Saved:
         """What the network is shown of an image file, and notes; see ``views_of``."""
         origin = self.origin
         return views_of(path, self.image_shape, origin.resize, ten=ten, border=origin.border)
+
+    @property
+    def loss(self) -> CrossEntropyLoss | LossSum:
+        """What the network was trained on: the costs of its file, or cross-entropy."""
+        from convloom import convnet
+
+        smoothing = self.origin.label_smoothing
+        return convnet.loss_of(self.model) or CrossEntropyLoss(label_smoothing=smoothing)
 
     def data(self, asked: str | None) -> str:
         """The data set that was asked for, else the run's own.

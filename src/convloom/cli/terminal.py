@@ -6,11 +6,15 @@ import contextlib
 import json
 import math
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
+
+#: How a cost's error of class numbers is called.
+_ERROR = re.compile(r"\.top([0-9]+)_error$")
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,18 @@ def duration(seconds: float) -> str:
 def percent(share: float) -> str:
     """``0.9876`` as ``98.76 %``."""
     return f"{100 * share:.2f} %"
+
+
+def costs_in_words(costs: Mapping[str, float]) -> str:
+    """``logprob 2.3026, top-1 error 90.10 %, top-5 error 52.00 %; sqdiff 0.1234``; "" for none."""
+    parts: list[str] = []
+    for name, value in costs.items():
+        error = _ERROR.search(name)
+        if error is None:
+            parts.append(f"{'; ' if parts else ''}{name} {value:.4f}")
+        else:
+            parts.append(f", top-{error[1]} error {percent(value)}")
+    return "".join(parts)
 
 
 def replace_closed_streams() -> None:

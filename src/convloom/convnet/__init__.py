@@ -6,7 +6,7 @@ from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.gradcheck import check_grads
 from convloom.convnet.habits import batch_files, updates
-from convloom.convnet.net import Net, load
+from convloom.convnet.net import Net, load, loss_of
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.optimizer import optimizer_of, train_step
 from convloom.convnet.rules import Rules, read_rules
@@ -24,6 +24,7 @@ __all__ = [
     "class_tree",
     "describe",
     "load",
+    "loss_of",
     "optimizer_of",
     "read_network",
     "read_rules",

@@ -7,31 +7,36 @@ from pathlib import Path
 
 import numpy as np
 
-from convloom.convnet.costs import Cost, cost_of
+from convloom.convnet.costs import Read, objective
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules import piece_of
-from convloom.convnet.modules.base import Piece, Weights
+from convloom.convnet.modules.base import Piece, Weights, as_vector
 from convloom.convnet.modules.neurons import NeuronLayer
 from convloom.convnet.network import Classes, Data, Layer, Network, read_network
 from convloom.convnet.rules import LayerRule, Rules, read_rules
 from convloom.convnet.tree import TreeSource
 from convloom.ir.errors import ConvloomError, ShapeError
 from convloom.ir.graph import free_name
-from convloom.nn import Module, Parameter
+from convloom.nn import LossSum, Module, Parameter
 from convloom.nn.parameter import WeightsError
 from convloom.nn.tensor import SymbolicTensor
+
+#: Under this name a saved network keeps what it knows of its files.
+EXTRA = "convnet"
 
 
 class Net(Module):
     """The network of a layer file; each layer is a module by its section's name, a neuron by that
     of its layer with ``_neuron`` behind it.
 
-    The output is what the cost compares with the labels: the input of the softmax for a
-    ``cost.logreg``, of the logistic neuron for a ``cost.crossent2``. ``cost.loss`` compares it.
+    The output is what the first ``cost.logreg`` compares with the labels, the input of its softmax;
+    without one, what the first cost compares, the input of its logistic neuron for a
+    ``cost.crossent2``. What other costs read are further outputs. ``cost.loss`` is the sum of all
+    costs, each times its ``coeff``, and reports every one by its name.
 
     Raises:
-        ConfigError: a layer that is not supported, or not exactly one cost.
+        ConfigError: a layer that is not supported, or a cost of what it cannot compare.
     """
 
     def __init__(self, network: Network, rules: Rules) -> None:
@@ -50,8 +55,9 @@ class Net(Module):
         }
         for name, neuron in self._neurons.items():
             self.add_module(free_name(f"{name}_neuron", self._pieces), neuron)
-        self.cost = self._only_cost()
+        self.cost = objective(network, rules)
         self.input_shape = self.images
+        self.__dict__["_extra"] = {EXTRA: {"costs": self.cost.loss.to_json()}}
 
     @property
     def images(self) -> tuple[int, int, int]:
@@ -65,24 +71,27 @@ class Net(Module):
         return (*self.network.notes, *self.rules.notes)
 
     def forward(self, x: SymbolicTensor) -> SymbolicTensor:
-        values: dict[str, SymbolicTensor] = {}
+        values: dict[Read, SymbolicTensor] = {}
         for layer in self.network.layers:
             if _is_images(layer):
-                values[layer.name] = x
+                values[Read(layer.name)] = x
             elif layer.name in self._pieces:
                 self._run(layer, values)
-        return values[self.cost.output]
+        output, *further = (as_vector(values[read]) for read in self.cost.outputs)
+        for value in further:
+            x.tracer.also(value)
+        return output
 
-    def _run(self, layer: Layer, values: dict[str, SymbolicTensor]) -> None:
-        """One layer and its neuron; layers that only labels lead to belong to the cost."""
-        if any(name not in values for name in layer.inputs):
+    def _run(self, layer: Layer, values: dict[Read, SymbolicTensor]) -> None:
+        """One layer and its neuron; layers that labels lead to belong to a cost."""
+        inputs = [Read(name) for name in layer.inputs]
+        if any(one not in values for one in inputs):
             return
-        value = self._pieces[layer.name](*(values[name] for name in layer.inputs))
-        if layer.name in self._neurons and (
-            layer.name != self.cost.output or self.cost.with_neuron
-        ):
+        value = self._pieces[layer.name](*(values[one] for one in inputs))
+        values[Read(layer.name, with_neuron=False)] = value
+        if layer.name in self._neurons:
             value = self._neurons[layer.name](value)
-        values[layer.name] = value
+        values[Read(layer.name)] = value
 
     def to_convnet(self) -> dict[str, np.ndarray]:
         """{``conv1/weights/0``: matrix, ``conv1/biases``: vector} in the layouts of 2012."""
@@ -138,13 +147,6 @@ class Net(Module):
         assert isinstance(weights, Weights)
         return weights[index]
 
-    def _only_cost(self) -> Cost:
-        costs = [layer for layer in self.network.layers if layer.is_cost]
-        if len(costs) != 1:
-            names = ", ".join(layer.name for layer in costs) or "none"
-            raise ConfigError(f"needs exactly one cost to train, it has {names}", self.network.file)
-        return cost_of(costs[0], self.network, self.rules)
-
 
 def load(
     layers: str | Path,
@@ -171,6 +173,21 @@ def load(
     """
     network = read_network(layers, input_size, classes=classes, tree=tree, strict=strict)
     return Net(network, read_rules(params, network, strict=strict))
+
+
+def loss_of(model: Module) -> LossSum | None:
+    """The costs of a network file, where ``model`` is one, loaded from a file too; else None.
+
+    Raises:
+        ConvloomError: a file whose description of them is damaged.
+    """
+    saved = model.__dict__.get("_extra", {}).get(EXTRA)
+    if saved is None:
+        return None
+    try:
+        return LossSum.from_json(saved["costs"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConvloomError(f"what the network says of its costs is damaged ({error!r})") from None
 
 
 def _is_images(layer: Layer) -> bool:

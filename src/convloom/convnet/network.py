@@ -164,6 +164,7 @@ class _Reader:
             self._layers[section.name] = self._layer(values)
             self._note_unknown(values)
         self._check_all_read()
+        self._check_class_numbers()
         return Network(self._file.name, tuple(self._layers.values()), tuple(self._notes))
 
     def _layer(self, values: Values) -> Layer:
@@ -317,6 +318,22 @@ class _Reader:
                     layer.name,
                     line=layer.line,
                 )
+
+    def _check_class_numbers(self) -> None:
+        """A cost.logreg wants one number a case; rows for other costs are made of the same."""
+        for layer in self._layers.values():
+            if layer.type != "cost.logreg" or not self._is_labels(layer.inputs[0]):
+                continue
+            name, width = layer.inputs[0], self._layers[layer.inputs[0]].extent.count
+            if width == 1:
+                continue
+            if self._strict:
+                rule = f"needs labels of one number; {name} has {width}, as another cost reads it"
+                raise ConfigError(rule, self._file.name, layer.name, line=layer.line)
+            self._notes.append(
+                f"[{layer.name}] compares class numbers, and another cost reads {name} as {width} "
+                "numbers; both are made of the data set's classes"
+            )
 
     def _note_unknown(self, values: Values) -> None:
         name = values.section.name

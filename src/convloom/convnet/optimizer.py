@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from convloom import random
+from convloom.compiler.rewrite import without_dead_code
 from convloom.convnet.modules.tree import DIVISORS
 from convloom.convnet.net import Net
 from convloom.convnet.rules import BiasRule, WeightRule
@@ -179,34 +180,39 @@ def optimizer_of(
     Raises:
         OptimizerError: what the file asks for is not supported.
     """
-    coefficient = net.cost.coefficient
-    if coefficient <= 0:
-        raise OptimizerError(f"a cost's coeff must be positive to train, it is {coefficient:g}")
     parameters = dict(net.named_parameters())
-    rules = tuple(
-        _rule(net, name, parameters[name].shape, coefficient)
-        for name in net.trace(net.images).named(Role.PARAMETER)
-    )
+    rules = tuple(_rule(net, name, parameters[name].shape) for name in _learning(net))
     return Velocity(rules, steps=steps, constant=constant, files=tuple(files), seed=seed)
 
 
-def _rule(net: Net, name: str, shape: tuple[int, ...], coefficient: float) -> TensorRule:
+def _learning(net: Net) -> list[str]:
+    """The parameters that a gradient reaches: those above a cost whose coeff is not 0."""
+    graph = net.trace(net.images)
+    live = [graph.outputs[term.output] for term in net.cost.loss.terms if term.coefficient]
+    if not live:
+        names = ", ".join(f"[{term.name}]" for term in net.cost.loss.terms)
+        raise OptimizerError(f"coeff is 0 for {names}, so nothing can be learned")
+    above = without_dead_code(graph.replacing(outputs=tuple(live), updates={}))
+    read = {name for node in above.nodes for name in node.inputs}
+    return [name for name in graph.named(Role.PARAMETER) if name in read]
+
+
+def _rule(net: Net, name: str, shape: tuple[int, ...]) -> TensorRule:
     layer, kind, *number = name.split(".")
     rule = net.rules.layers[layer]
     if kind == "biases":
         assert isinstance(rule.biases, BiasRule)
         biases = rule.biases
-        eps = biases.eps * coefficient
-        return TensorRule(name, eps, biases.momentum, 0.0, str(biases.schedule))
+        return TensorRule(name, biases.eps, biases.momentum, 0.0, str(biases.schedule))
     weights = rule.weights[int(number[0])]
     if weights.super_eps:
         raise OptimizerError(f"[{layer}] superEps={weights.super_eps:g} is not supported")
-    # The coefficient scales gradients but not the decay.
-    eps, decay = weights.eps * coefficient, weights.decay / coefficient
+    if weights.norm_max and weights.ball:
+        raise OptimizerError(f"[{layer}] has wcNormMax and wball; only one of them is supported")
     tree = net.network[layer].type == "treefc"
     schedule = str(CONSTANT if tree else weights.schedule)
     limit, divisors = _limit(weights, shape), f"{layer}.{DIVISORS}" if tree else None
-    return TensorRule(name, eps, weights.momentum, decay, schedule, limit, divisors)
+    return TensorRule(name, weights.eps, weights.momentum, weights.decay, schedule, limit, divisors)
 
 
 def _limit(rule: WeightRule, shape: tuple[int, ...]) -> tuple[bool, float, float] | None:
@@ -217,11 +223,13 @@ def _limit(rule: WeightRule, shape: tuple[int, ...]) -> tuple[bool, float, float
 
 
 def train_step(net: Net, data: np.ndarray, labels: np.ndarray, *, device: str = "auto") -> float:
-    """Apply the network's own update rule once, from velocity 0; the mean cost before it.
+    """Apply the network's own update rule once, from velocity 0; the loss before it.
+
+    That is the mean cost, of several their sum, each times its ``coeff``.
 
     Args:
         data: images (N, C, H, W), float.
-        labels: what the cost compares with: class numbers (N,), or rows (N, outputs).
+        labels: what costs compare with: class numbers (N,), or rows (N, outputs).
 
     Raises:
         ConvloomError: data that does not fit the network.

@@ -30,7 +30,7 @@ from convloom.convnet.modules.fixed import (
     MaxPiece,
     NormPiece,
     PoolPiece,
-    SamePiece,
+    SoftmaxPiece,
     SumPiece,
 )
 from convloom.convnet.modules.tree import TreeFcPiece
@@ -76,5 +76,5 @@ def piece_of(
     if isinstance(definition, Apply):
         return ApplyPiece(definition)
     if isinstance(definition, Softmax):
-        return SamePiece()
+        return SoftmaxPiece()
     raise ConvloomError(f"layers of type {layer.type} are not supported yet")

@@ -103,11 +103,11 @@ class ConcatPiece(Piece):
         return functional.concat(list(inputs) if maps else [as_vector(x) for x in inputs])
 
 
-class SamePiece(Piece):
-    """A layer that only its neuron changes."""
+class SoftmaxPiece(Piece):
+    """softmax, over all numbers of a case."""
 
     def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:
-        return inputs[0]
+        return functional.softmax(as_vector(inputs[0]), 1)
 
 
 class ApplyPiece(Piece):
