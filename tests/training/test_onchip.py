@@ -11,6 +11,7 @@ import pytest
 import convloom as cl
 from convloom import nn
 from convloom.backends.cuda.launch import launch_of
+from convloom.backends.cuda.onchip.config import PLAIN, Config, using
 from convloom.data import Augmentation
 from convloom.training.engine import Engine
 from tests.training.helpers import images_and_labels, make_trainer
@@ -45,17 +46,26 @@ def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "augment"),
-    [("bf16", None), ("bf16", Augmentation(padding=1)), ("fp32", None), ("tf32", None)],
-    ids=["bf16", "crops", "fp32", "tf32"],
+    ("precision", "augment", "config"),
+    [
+        ("bf16", None, PLAIN),
+        ("bf16", Augmentation(padding=1), PLAIN),
+        ("fp32", None, PLAIN),
+        ("tf32", None, PLAIN),
+        ("bf16", None, Config(split=2)),
+    ],
+    ids=["bf16", "crops", "fp32", "tf32", "shared"],
 )
 def test_a_step_that_feeds_itself_has_the_bits_of_a_gathered_one(
-    precision: str, augment: Augmentation | None
+    precision: str, augment: Augmentation | None, config: Config
 ) -> None:
-    fed, state = trained(input="resident", precision=precision, augment=augment)
-    (step,) = fed.engine.plan(8).steps
-    assert launch_of(step).fed
-    streamed, wanted = trained(input="stream", precision=precision, augment=augment)
+    with using(config):
+        fed, state = trained(input="resident", precision=precision, augment=augment)
+        (step,) = fed.engine.plan(8).steps
+        assert launch_of(step).fed
+        assert step.selection.segment is not None
+        assert step.selection.segment.cluster == config.split
+        streamed, wanted = trained(input="stream", precision=precision, augment=augment)
     assert state.keys() == wanted.keys()
     for name, value in wanted.items():
         assert state[name].tobytes() == value.tobytes(), name

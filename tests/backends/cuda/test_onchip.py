@@ -12,6 +12,7 @@ import pytest
 
 from convloom.backends.base import Backend, get_backend
 from convloom.backends.cuda.device import shared_limit
+from convloom.backends.cuda.onchip.config import VARIANTS, Config, using
 from convloom.backends.cuda.selectors.chain import on_chip, refusal
 from convloom.ir import NHWC, Layout, TensorSpec
 from convloom.ops import (
@@ -174,6 +175,48 @@ def compare(
         allowed = 1e-5 if i < 2 else 0.0 if i == 2 else tolerance
         assert float(np.abs(y - wanted).max(initial=0.0)) <= allowed * scale, f"output {i}"
     return got
+
+
+@pytest.mark.parametrize("variant", sorted(set(VARIANTS) - {"plain"}))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_variants(backend: Backend, variant: str, precision: str) -> None:
+    """What benchmarks compare: the same gradients, but for the order of sums."""
+    chain = LENET.chain(ChainGradient, precision=precision)
+    values = operands(LENET, chain, 3)
+    plain = one_node(chain, values)
+    with using(VARIANTS[variant]):
+        compare(chain, values, backend)
+        other = backend.select(plain.nodes[0], plain.specs, "onchip")
+    selected = backend.select(plain.nodes[0], plain.specs, "onchip")
+    assert selected is not None
+    assert other is not None
+    assert other.launch != selected.launch
+
+
+@pytest.mark.parametrize("network", [WIDE, STRIDED, AVERAGED, SMOOTHLY])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_blocks_that_share_an_image(backend: Backend, network: Network, precision: str) -> None:
+    """Pools of odd maps, strides, strips that overlap further back; LENET's are not alike."""
+    chain = network.chain(ChainGradient, precision=precision)
+    values = operands(network, chain, 3)
+    with using(Config(split=2)):
+        got = outcome(chain, *values, backend=backend, kernels="onchip")
+        compare(chain, values, backend)
+    segment = got.plan.steps[0].selection.segment
+    assert segment is not None
+    assert (segment.cluster, segment.blocks) == (2, 6)
+
+
+def test_blocks_share_images_where_they_can() -> None:
+    """Not those of a large batch, nor where there are no strips."""
+    for network, n, shared in ((LENET, 66, 2), (LENET, 67, 1), (PERCEPTRON, 3, 1)):
+        chain = network.chain(ChainGradient)
+        graph = one_node(chain, operands(network, chain, n))
+        with using(Config(split=2)):
+            selection = on_chip(graph.nodes[0], graph.specs, shared_limit((9, 0)))
+        assert selection is not None
+        assert selection.segment is not None
+        assert (selection.segment.cluster, selection.segment.blocks) == (shared, shared * n)
 
 
 @pytest.mark.parametrize("network", NETWORKS)

@@ -7,6 +7,8 @@ from functools import cached_property
 from itertools import product
 
 from convloom.backends.cuda.launch import Constant
+from convloom.backends.cuda.onchip import strips
+from convloom.backends.cuda.onchip.config import PLAIN, Config
 from convloom.backends.cuda.onchip.memory import (
     Grid,
     ImageMemory,
@@ -46,12 +48,20 @@ class Exact(OnChip):
     channels_first: bool = True
 
     @classmethod
-    def best(cls, stages: Stages, mode: int, limit: int, operand: Operand = BFLOAT16) -> OnChip:
+    def best(
+        cls,
+        stages: Stages,
+        mode: int,
+        limit: int,
+        operand: Operand = BFLOAT16,
+        config: Config = PLAIN,
+    ) -> OnChip:
         """With gradients in memory of their own, if they fit there; operands have no format."""
         plain = replace(stages, linears=tuple(_plain(linear) for linear in stages.linears))
         first = bool(stages.linears[0].row)
-        roomy = cls(plain, mode, limit, channels_first=first)
-        return roomy if roomy.fits else replace(roomy, in_place=True)
+        roomy = cls(plain, mode, limit, replace(config, split=1), channels_first=first)
+        one = roomy if roomy.fits else replace(roomy, in_place=True)
+        return one.shared_by(config.split)
 
     @cached_property
     def memory(self) -> ImageMemory:
@@ -62,17 +72,26 @@ class Exact(OnChip):
     @cached_property
     def pixel_tiles(self) -> list[tuple[PixelTile, PixelTile]]:
         """Of each convolution: for its output, for the gradient of its input."""
-        return [
-            (
-                _tile(conv.out, conv.filters, conv, conv.stride, conv.pool),
-                _tile(conv.size, conv.channels, conv, (1, 1), False),
+        tiles = []
+        for i, conv in enumerate(self.stages.convs):
+            height, width = conv.size
+            if i:
+                height = strips.most_handed_on(self.stages, i - 1, self.config.split)
+            tiles.append(
+                (
+                    _tile(conv.out, conv.filters, conv, conv.stride, conv.pool),
+                    _tile((height, width), conv.channels, conv, (1, 1), False),
+                )
             )
-            for conv in self.stages.convs
-        ]
+        return tiles
 
     @cached_property
     def wgrad_tiles(self) -> list[Tile]:
-        tiles = [_wgrad_tile(conv, self.config.threads) for conv in self.stages.convs]
+        config = self.config
+        tiles = [
+            _wgrad_tile(conv, strips.most_products(self.stages, i, config.split), config.threads)
+            for i, conv in enumerate(self.stages.convs)
+        ]
         if self.mode == GRADIENTS and sum(tile.registers for tile in tiles) > _LASTING:
             raise UnfitError("the gradients of all filters do not fit in a block's registers")
         return tiles
@@ -158,15 +177,15 @@ def _spread(plane: int, pitch: int) -> int:
     return min(range(plane, plane + 32, 4), key=lambda size: (clashes(size), size))
 
 
-def _wgrad_tile(conv: ConvStage, threads: int) -> Tile:
+def _wgrad_tile(conv: ConvStage, rows: int, threads: int) -> Tile:
     """Filters of a thread, and threads that share rows: what takes least time."""
     best, least = Tile(4, 1), float("inf")
     for filters in (4, 8):
         units = ceil_div(conv.filters, filters) * conv.channels * conv.kernel[0]
-        split = max(1, min(threads // units, conv.out[0]))
+        split = max(1, min(threads // units, rows))
         each = ceil_div(units * split, threads)
         work, reads = filters * conv.kernel[1], 12 + 1.5 * filters
-        cost = each * ceil_div(conv.out[0], split) * (max(work, reads) + min(work, reads) / 2)
+        cost = each * ceil_div(rows, split) * (max(work, reads) + min(work, reads) / 2)
         if cost < least:
             registers = each * filters * (conv.kernel[1] + 1)
             best, least = Tile(filters, 1, split, registers), cost

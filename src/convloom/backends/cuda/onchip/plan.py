@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from convloom.backends.cuda.launch import Constant
+from convloom.backends.cuda.onchip import strips
+from convloom.backends.cuda.onchip.config import PLAIN, Config
 from convloom.backends.cuda.onchip.memory import ImageMemory, Regions, image_memory
 from convloom.backends.cuda.onchip.operand import BFLOAT16, Operand
 from convloom.backends.cuda.onchip.stages import ConvStage, LinearStage, Stages, UnfitError
@@ -35,36 +37,41 @@ _ELEMENTS, _FEATURES, _WARPS, _STAGES, _ROWS = 32, 32, 8, 4, 4
 
 
 @dataclass(frozen=True)
-class Config:
-    """What may be chosen freely: threads of a block, and images that it carries at a time."""
-
-    threads: int = 384
-    images: int = 1
-
-    @property
-    def warps(self) -> int:
-        return self.threads // 32
-
-
-@dataclass(frozen=True)
 class OnChip:
     """The kernels of a chain. Any property raises UnfitError where it does not fit."""
 
     stages: Stages
     mode: int
     limit: int
-    config: Config = Config()
+    config: Config = PLAIN
     in_place: bool = False
     operand: Operand = BFLOAT16
 
     @classmethod
-    def best(cls, stages: Stages, mode: int, limit: int, operand: Operand = BFLOAT16) -> OnChip:
+    def best(
+        cls,
+        stages: Stages,
+        mode: int,
+        limit: int,
+        operand: Operand = BFLOAT16,
+        config: Config = PLAIN,
+    ) -> OnChip:
         """With gradients in memory of their own, if all that ought to stay there then fits."""
         together = operand.together
         linears = tuple(replace(linear, together=together) for linear in stages.linears)
-        roomy = cls(replace(stages, linears=linears), mode, limit, operand=operand)
+        alone = replace(config, split=1)
+        roomy = cls(replace(stages, linears=linears), mode, limit, alone, operand=operand)
         tight = replace(roomy, in_place=True)
-        return roomy if roomy.fits and roomy.streamed == tight.streamed else tight
+        one = roomy if roomy.fits and roomy.streamed == tight.streamed else tight
+        return one.shared_by(config.split)
+
+    def shared_by(self, split: int) -> OnChip:
+        """This, with so many blocks for an image, if they can share one."""
+        several = replace(self, config=replace(self.config, split=split))
+        if split == 1 or self.mode != GRADIENTS or not self.fits:
+            return self
+        unfit = strips.refusal(self.stages, self.memory.in_place, split)
+        return self if unfit or not several.fits else several
 
     @property
     def fits(self) -> bool:
@@ -91,20 +98,22 @@ class OnChip:
     @cached_property
     def dgrad_tiles(self) -> list[Tile]:
         """Of each convolution; the first one's is not used."""
-        return [
-            dgrad_tile(conv, self.config.warps, self.config.images) for conv in self.stages.convs
-        ]
+        config, tiles = self.config, []
+        for i, conv in enumerate(self.stages.convs):
+            rows = strips.most_handed_on(self.stages, i - 1, config.split) if i else conv.size[0]
+            tiles.append(dgrad_tile(conv, rows, config.warps, config.images))
+        return tiles
 
     @cached_property
     def wgrad_tiles(self) -> list[Tile]:
         """Of each convolution."""
         if self.mode != GRADIENTS:
             return [Tile(1, 1) for _ in self.stages.convs]
-        warps, images = self.config.warps, self.config.images
-        tiles = [
-            wgrad_tile(conv, i == 0 and self.memory.gather, warps, images, self.operand)
-            for i, conv in enumerate(self.stages.convs)
-        ]
+        config, tiles = self.config, []
+        for i, conv in enumerate(self.stages.convs):
+            gather = i == 0 and self.memory.gather
+            rows = strips.most_products(self.stages, i, config.split)
+            tiles.append(wgrad_tile(conv, gather, rows, config.warps, config.images, self.operand))
         if sum(tile.registers for tile in tiles) > MOST_LASTING:
             raise UnfitError("the gradients of all filters do not fit in a block's registers")
         return tiles
@@ -165,7 +174,8 @@ class OnChip:
 
     def blocks(self, n: int) -> int:
         """Blocks of the first kernel for n images."""
-        return min(ceil_div(n, self.config.images), MOST_BLOCKS)
+        split = self.config.split
+        return split * min(ceil_div(n, self.config.images), MOST_BLOCKS // split)
 
     @property
     def streamed(self) -> list[int]:
@@ -259,6 +269,7 @@ class OnChip:
             tuple(Region(name, size) for name, size in self.memory.regions.sizes.items()),
             tuple(Region(name, size) for name, size in self.fixed.sizes.items()),
             self.limit,
+            cluster=self.config.split,
             precision=self.precision,
         )
 
@@ -280,6 +291,7 @@ class OnChip:
         return {
             "THREADS": self.config.threads,
             "IMAGES": self.config.images,
+            "SPLIT": self.config.split,
             "MODE": self.mode,
             "EXACT": 0,
             "TF32": int(self.operand.nbytes == 4),

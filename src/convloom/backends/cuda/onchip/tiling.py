@@ -44,9 +44,9 @@ def forward_tile(
     return _product_tile(pixels, conv.filters, reads, warps, images)
 
 
-def dgrad_tile(conv: ConvStage, warps: int, images: int) -> Tile:
-    """Pixels of the input by channels."""
-    return _product_tile(conv.size[0] * conv.size[1], conv.channels, 4, warps, images)
+def dgrad_tile(conv: ConvStage, rows: int, warps: int, images: int) -> Tile:
+    """Pixels of the input by channels; of so many of its rows."""
+    return _product_tile(rows * conv.size[1], conv.channels, 4, warps, images)
 
 
 def _product_tile(pixels: int, outputs: int, reads: int, warps: int, images: int) -> Tile:
@@ -65,10 +65,13 @@ def _product_tile(pixels: int, outputs: int, reads: int, warps: int, images: int
 
 
 def wgrad_tile(
-    conv: ConvStage, gather: bool, warps: int, images: int, operand: Operand = BFLOAT16
+    conv: ConvStage, gather: bool, height: int, warps: int, images: int, operand: Operand = BFLOAT16
 ) -> Tile:
-    """Filters by channels (or by products, if ``gather``). Raises UnfitError where none fits."""
-    (r, s), pixels = conv.kernel, conv.out[0] * conv.out[1]
+    """Filters by channels (or by products, if ``gather``), over so many rows of the output.
+
+    Raises UnfitError where none fits.
+    """
+    (r, s), pixels = conv.kernel, height * conv.out[1]
     row_tiles = ceil_div(conv.filters, 16)
     col_tiles = (conv.channels * r * s + 8) // 8 if gather else ceil_div(conv.channels, 8)
     unit_rows, taps = (1, 1) if gather else (r, s)

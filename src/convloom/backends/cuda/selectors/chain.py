@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tensor
+from convloom.backends.cuda.onchip.config import chosen
 from convloom.backends.cuda.onchip.exact import Exact
-from convloom.backends.cuda.onchip.operand import OPERANDS
-from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip
+from convloom.backends.cuda.onchip.operand import BFLOAT16, OPERANDS
+from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, MOST_BLOCKS, OnChip
 from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
 from convloom.ir import Node, Selection
@@ -69,10 +70,12 @@ class _Launches:
         stages = stages_of(self.chain, [specs[name] for name in node.inputs])
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
-        if self.chain.precision == FP32:
-            self.kernel = Exact.best(stages, self._mode(), limit)
-        else:
-            self.kernel = OnChip.best(stages, self._mode(), limit, OPERANDS[self.chain.precision])
+        form = Exact if self.chain.precision == FP32 else OnChip
+        operand = OPERANDS.get(self.chain.precision, BFLOAT16)
+        # Blocks share images where a batch has fewer of these than the GPU takes blocks.
+        split = max(1, min(chosen().split, MOST_BLOCKS // self.n))
+        config = replace(chosen(), split=split)
+        self.kernel = form.best(stages, self._mode(), limit, operand, config)
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}

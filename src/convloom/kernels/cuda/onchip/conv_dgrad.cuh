@@ -1,29 +1,34 @@
 // The gradient of a convolution's input: a convolution of the output's gradient, which lies on the
 // input's grid with zeros between and around. What comes out goes on to the convolution before
-// (gradient.cuh). Tiles as in conv_forward.cuh, over the pixels of the input.
+// (gradient.cuh). Tiles as in conv_forward.cuh, over the pixels of the input that the block's strip
+// falls on (strip.cuh).
 #pragma once
 
 #include "onchip/gradient.cuh"
 #include "onchip/multiply.cuh"
+#include "onchip/strip.cuh"
 #include "onchip/weights.cuh"
 
 template <class P, int I>
 struct ConvDgrad {
     using Conv = ConvStage<P, I>;
-    static constexpr int MT = Conv::DMT, NT = Conv::DNT, PIXELS = Conv::H * Conv::W;
+    using Own = Strip<P, I - 1>;
+    static constexpr int MT = Conv::DMT, NT = Conv::DNT, PIXELS = Own::HANDED_ON * Conv::W;
     static constexpr int M_TILES = (PIXELS + 15) / 16, M_GROUPS = (M_TILES + MT - 1) / MT;
     static constexpr int UNITS = M_GROUPS * Conv::DN_GROUPS;
 
     __device__ static void run(Bytes* shared) {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
+        const Rows rows = Own::handed_on(Own::rank());
+        const int begin = rows.begin * Conv::W, end = rows.end * Conv::W;
         for (int u = warp; u < UNITS * int(P::IMAGES); u += int(P::THREADS) / 32) {
             Bytes* map = region<P>(shared, u / UNITS);
             const int first = u % UNITS / Conv::DN_GROUPS * MT, n_tile = u % Conv::DN_GROUPS * NT;
             const Bytes* place[MT];
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
-                int pixel = (first + m) * 16 + lane % 16;
-                pixel = pixel < PIXELS ? pixel : 0;
+                int pixel = begin + (first + m) * 16 + lane % 16;
+                pixel = pixel < end ? pixel : begin;
                 const int row = pixel / Conv::W + Conv::PADH, col = pixel % Conv::W + Conv::PADW;
                 place[m] = map + Conv::DY + 16 * (row * Conv::DYPITCH + col);
             }
@@ -36,8 +41,8 @@ struct ConvDgrad {
             for (int m = 0; m < MT; ++m)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int pixel = (first + m) * 16 + lane / 4 + 8 * half;
-                    if (pixel >= PIXELS) continue;
+                    const int pixel = begin + (first + m) * 16 + lane / 4 + 8 * half;
+                    if (pixel >= end) continue;
 #pragma unroll
                     for (int n = 0; n < NT; ++n)
                         ConvGradient<P, I - 1>::store(

@@ -1,7 +1,7 @@
 // The gradients of a convolution's filters and bias, summed over all images of a block in
 // registers.
 //
-// A matrix product of filters by taps and channels, over pixels: the output's gradient, transposed
+// A matrix product of filters by taps and channels, over the pixels of the block's strip: the output's gradient, transposed
 // as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
 // and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products in KCRS order, behind whose
 // last a column of ones gives the bias; else the units of the first row multiply ones as well.
@@ -14,6 +14,7 @@
 #pragma once
 
 #include "onchip/multiply.cuh"
+#include "onchip/strip.cuh"
 
 template <class P, int I>
 struct ConvWgrad {
@@ -33,7 +34,8 @@ struct ConvWgrad {
     static constexpr int UNIT_SIZE = MT * TAPS * NT * 128;
     static constexpr int BIAS_AT = UNITS * UNIT_SIZE;
     static constexpr int SIZE = BIAS_AT + (Conv::GATHER ? 0 : M_GROUPS * MT * 16);
-    static constexpr int PIXELS = Conv::OH * Conv::OW, STEPS = (PIXELS + F::DEPTH - 1) / F::DEPTH;
+    using Own = Strip<P, I>;
+    static constexpr int PIXELS = Own::PRODUCTS * Conv::OW, STEPS = (PIXELS + F::DEPTH - 1) / F::DEPTH;
 
     f32 sum[EACH][MT][TAPS * NT][4];
     f32 bias[EACH][MT][4];
@@ -113,8 +115,8 @@ struct ConvWgrad {
         if (part < ALL % SPLIT) step_of(ROUNDS * SPLIT + part);
     }
 
-    // Filters by pixels of the output's gradient; pixels behind the last are zeros, which lie
-    // before the first.
+    // Filters by pixels of the output's gradient; pixels that are not the block's are zeros, which
+    // lie before the first.
     __device__ __forceinline__ static void load_gradient(u32 (&a)[MT][4], const Bytes* map,
                                                          int step, int m_tile, int lane) {
         if constexpr (WIDE) {
@@ -139,8 +141,10 @@ struct ConvWgrad {
         }
     }
     __device__ __forceinline__ static int gradient_place(int pixel) {
-        const int p = pixel / Conv::OW, q = pixel % Conv::OW;
-        return pixel < PIXELS ? 16 * (p * Conv::UH * Conv::DYPITCH + q * Conv::UW) : -16;
+        const Rows rows = Own::products(Own::rank());
+        const int p = Own::first(Own::rank()) + pixel / Conv::OW, q = pixel % Conv::OW;
+        const bool own = p >= rows.begin && p < rows.end && pixel < PIXELS;
+        return own ? 16 * (p * Conv::UH * Conv::DYPITCH + q * Conv::UW) : -16;
     }
     // A plane of filters; for one that is not there another, and what it gives is not used.
     __device__ __forceinline__ static int there(int plane) {
@@ -150,8 +154,9 @@ struct ConvWgrad {
     // Where the window of a pixel of the output begins, in pixels of the input.
     __device__ __forceinline__ static int input_place(int pixel) {
         pixel = pixel < PIXELS ? pixel : PIXELS - 1;
-        return (pixel / Conv::OW * Conv::UH - Conv::PADH) * Conv::XPITCH +
-               pixel % Conv::OW * Conv::UW - Conv::PADW;
+        const int p = Own::first(Own::rank()) + pixel / Conv::OW;
+        return (p * Conv::UH - Conv::PADH) * Conv::XPITCH + pixel % Conv::OW * Conv::UW -
+               Conv::PADW;
     }
 
     __device__ __forceinline__ static void multiply_row(Tiles<MT, TAPS * NT>& sum,

@@ -9,7 +9,7 @@
 
 #include "device/activation.cuh"
 #include "device/pool.cuh"
-#include "onchip/shape.cuh"
+#include "onchip/strip.cuh"
 
 // COUNT floats from an address that is a multiple of STEP floats.
 template <int COUNT, int STEP>
@@ -188,14 +188,16 @@ struct ExactDgrad {
     using Conv = ConvStage<P, I>;
     static constexpr int TR = int(P::CONV_DTR[I]), TC = int(P::CONV_DTC[I]);
     static constexpr int TK = int(P::CONV_DTK[I]);
-    static constexpr int DOWN = (Conv::H + TR - 1) / TR, ACROSS = (Conv::W + TC - 1) / TC;
+    using Own = Strip<P, I - 1>;
+    static constexpr int DOWN = (Own::HANDED_ON + TR - 1) / TR, ACROSS = (Conv::W + TC - 1) / TC;
     static constexpr int TILES = DOWN * ACROSS, ITEMS = TILES * ((Conv::C + TK - 1) / TK);
 
     __device__ static void run(Bytes* shared) {
+        const Rows rows = Own::handed_on(Own::rank());
         for (int i = threadIdx.x; i < ITEMS * int(P::IMAGES); i += int(P::THREADS)) {
             Bytes* map = region<P>(shared, i / ITEMS);
             const int tile = i % ITEMS % TILES, c = i % ITEMS / TILES * TK;
-            const int row = tile / ACROSS * TR, col = tile % ACROSS * TC;
+            const int row = rows.begin + tile / ACROSS * TR, col = tile % ACROSS * TC;
             f32 sum[TR][TC][TK];
 #pragma unroll
             for (int t = 0; t < TR * TC * TK; ++t) sum[t / TK / TC][t / TK % TC][t % TK] = 0.0f;
@@ -208,7 +210,7 @@ struct ExactDgrad {
 #pragma unroll
             for (int t = 0; t < TR * TC * TK; ++t) {
                 const int y = row + t / TK / TC, x = col + t / TK % TC;
-                if (y < Conv::H && x < Conv::W && c + t % TK < Conv::C)
+                if (y < rows.end && x < Conv::W && c + t % TK < Conv::C)
                     ExactConv<P, I - 1>::pass(map, c + t % TK, y, x,
                                               sum[t / TK / TC][t / TK % TC][t % TK]);
             }

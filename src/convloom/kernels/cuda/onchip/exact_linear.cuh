@@ -8,6 +8,7 @@
 
 #include "device/reduce.cuh"
 #include "onchip/exact_conv.cuh"
+#include "onchip/features.cuh"
 #include "onchip/linear.cuh"
 
 // Into how many parts, at most 8, to split each of `outputs` sums, so that warps are done soonest.
@@ -84,7 +85,12 @@ struct ExactLinear {
         Bytes* map = region<P>(shared, 0);
         const f32* w = &at<f32>(weights);
         const f32* dy = &at<f32>(map + Linear::DY);
-        for (int v = threadIdx.x; v < VECTORS; v += int(P::THREADS)) {
+        constexpr int K = ConvStage<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>::K;
+        constexpr bool BY_CHANNEL = P::CHANNELS_FIRST != 0;
+        using Own =
+            FeatureVectors<P, J, BY_CHANNEL ? K : 1, BY_CHANNEL ? 1 : K, WIDE, VECTORS>;
+        for (int i = threadIdx.x; i < Own::COUNT; i += int(P::THREADS)) {
+            const int v = Own::vector(i);
             f32 sum[WIDE];
 #pragma unroll
             for (int e = 0; e < WIDE; ++e) sum[e] = 0.0f;
@@ -108,7 +114,7 @@ struct ExactLinear {
             const bool by_channel = P::CHANNELS_FIRST != 0;
             const int k = by_channel ? feature / PIXELS : feature % K;
             const int pixel = by_channel ? feature % PIXELS : feature / K;
-            Last::pass(map, k, pixel / YW, pixel % YW, gradient);
+            if (own_row<P>(pixel / YW)) Last::pass(map, k, pixel / YW, pixel % YW, gradient);
         } else {
             using Before = ExactLinear<P, J - 1>;
             if constexpr (Before::Linear::DROPOUT)

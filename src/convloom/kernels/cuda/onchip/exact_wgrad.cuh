@@ -2,19 +2,21 @@
 // in registers.
 //
 // A thread takes TK filters, one channel and one filter row: S sums each. It walks rows of the
-// output, four pixels at a time: TK vectors of gradients, which threads with the same filters read
+// output that are the block's, four pixels at a time: TK vectors of gradients, which threads with the same filters read
 // at once, and a window of inputs. WSPLIT threads share the rows. At the end their sums meet in
 // shared memory and leave in KCRS order, then the bias.
 // Limit: fused multiply-adds, with one read of shared memory for about seven of them.
 #pragma once
 
 #include "onchip/exact_conv.cuh"
+#include "onchip/strip.cuh"
 
 template <class P, int I>
 struct ExactWgrad {
     using Conv = ConvStage<P, I>;
     static constexpr int C = Conv::C, K = Conv::K, R = Conv::R, S = Conv::S;
     static constexpr int TK = Conv::WMT;
+    using Own = Strip<P, I>;
     static constexpr int SPLIT = Conv::WSPLIT, THREADS = int(P::THREADS);
     static constexpr int UNITS = (K + TK - 1) / TK * C * R, JOBS = UNITS * SPLIT;
     static constexpr int EACH = (JOBS + THREADS - 1) / THREADS;
@@ -34,6 +36,7 @@ struct ExactWgrad {
     }
 
     __device__ __forceinline__ void add(Bytes* shared, int buffer) {
+        const Rows rows = Own::products(Own::rank());
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int job = threadIdx.x + e * THREADS;
@@ -44,24 +47,24 @@ struct ExactWgrad {
                 const f32* x =
                     &at<f32>(map + Conv::X + (I == 0 ? buffer * int(P::INPUT_BYTES) : 0)) +
                     c * Conv::XPLANE + (r - Conv::PADH) * Conv::XPITCH - Conv::PADW;
-                for (int p = job / UNITS; p < Conv::OH; p += SPLIT)
+                for (int p = rows.begin + job / UNITS; p < rows.end; p += SPLIT)
                     add_row(&at<f32>(map + Conv::DY) + p * Conv::UH * Conv::DYPITCH,
                             x + p * Conv::UH * Conv::XPITCH, k, sum[e]);
             }
         }
         if constexpr (Conv::BIAS)
             for (int image = 0; image < int(P::IMAGES); ++image)
-                add_bias(region<P>(shared, image));
+                add_bias(region<P>(shared, image), rows);
     }
 
     // A thread takes one of PARTS parts of the rows of a filter.
-    __device__ __forceinline__ void add_bias(const Bytes* map) {
+    __device__ __forceinline__ void add_bias(const Bytes* map, const Rows& rows) {
 #pragma unroll
         for (int e = 0; e < K_EACH; ++e) {
             const int i = threadIdx.x + e * THREADS, k = i % K, part = i / K;
             if (k + part * K >= K * PARTS) continue;
             const f32* dy = &at<f32>(map + Conv::DY) + k * Conv::DYPLANE;
-            for (int p = part; p < Conv::OH; p += PARTS)
+            for (int p = rows.begin + part; p < rows.end; p += PARTS)
 #pragma unroll 4
                 for (int q = 0; q < Conv::OW; ++q)
                     bias[e] += dy[p * Conv::UH * Conv::DYPITCH + q * Conv::UW];

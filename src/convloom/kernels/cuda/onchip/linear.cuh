@@ -9,6 +9,7 @@
 #pragma once
 
 #include "device/philox.cuh"
+#include "onchip/features.cuh"
 #include "onchip/gradient.cuh"
 #include "onchip/multiply.cuh"
 #include "onchip/weights.cuh"
@@ -178,10 +179,17 @@ struct LinearLayer {
                                     i64 first) {
         static_assert(IMAGES == 1);
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
-        constexpr int DEPTH = Linear::OUT / 16, PAIRS = WIDTH / 16, AT_ONCE = 4;
+        constexpr int DEPTH = Linear::OUT / 16, AT_ONCE = 4;
+        constexpr int PLANE = Linear::PIXELS * F::CHANNELS;
+        using Own = FeatureVectors<P, J, WIDTH / PLANE, F::CHANNELS, 16, WIDTH / 16>;
+        constexpr int PAIRS = Own::COUNT;
         Bytes* map = region<P>(shared, 0);
         const Bytes* dy = map + Linear::DY;
-        for (int pair = warp * AT_ONCE; pair < PAIRS; pair += WARPS * AT_ONCE) {
+        for (int first_of = warp * AT_ONCE; first_of < PAIRS; first_of += WARPS * AT_ONCE) {
+            int pair[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                pair[i] = Own::vector(first_of + i < PAIRS ? first_of + i : first_of);
             Tiles<AT_ONCE, 2> acc;
             clear(acc);
             constexpr int UNROLL = DEPTH < 4 ? DEPTH : 2;
@@ -205,8 +213,9 @@ struct LinearLayer {
                     quarter[i] = choose(lane >> 3 & 1, half[2 * i + 1], half[2 * i]);
                 mine[e] = choose(lane >> 4, quarter[1], quarter[0]);
             }
-            const int feature = pair * 16 + lane / 4 * 8 + lane % 4 * 2;
-            if (feature < WIDTH) hand_back(map, counter, first, feature, mine[0], mine[1]);
+            const int own = first_of + lane / 8;
+            const int feature = Own::vector(own) * 16 + lane / 4 % 2 * 8 + lane % 4 * 2;
+            if (own < PAIRS) hand_back(map, counter, first, feature, mine[0], mine[1]);
         }
     }
 
@@ -214,14 +223,14 @@ struct LinearLayer {
     template <int AT_ONCE>
     __device__ __forceinline__ static void backward_narrow(Tiles<AT_ONCE, 2>& acc, const Bytes* dy,
                                                            const Bytes* shared,
-                                                           const Bytes* packed, int step, int pair,
-                                                           int lane) {
+                                                           const Bytes* packed, int step,
+                                                           const int (&pair)[AT_ONCE], int lane) {
         const Bytes* own = dy + 32 * step + 4 * (lane % 4);
         const u32 a[4] = {at<u32>(own), 0u, at<u32>(own + 16), 0u};
         u32 b[AT_ONCE][4];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
-            load_backward(b[i], shared, packed, step, pair + i < WIDTH / 16 ? pair + i : pair, lane);
+            load_backward(b[i], shared, packed, step, pair[i], lane);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
             const u32 one[2] = {b[i][0], b[i][1]}, two[2] = {b[i][2], b[i][3]};
@@ -234,7 +243,8 @@ struct LinearLayer {
     template <int AT_ONCE>
     __device__ __forceinline__ static void backward_wide(Tiles<AT_ONCE, 2>& acc, const Bytes* dy,
                                                          const Bytes* shared, const Bytes* packed,
-                                                         int step, int pair, int lane) {
+                                                         int step, const int (&pair)[AT_ONCE],
+                                                         int lane) {
         const uint4 four = at<uint4>(dy + 64 * step + 16 * (lane % 4));
         const u32 a[2][4] = {{four.x, 0u, four.y, 0u}, {four.z, 0u, four.w, 0u}};
         uint4 weight[AT_ONCE][2];
@@ -243,8 +253,7 @@ struct LinearLayer {
 #pragma unroll
             for (int half = 0; half < 2; ++half)
                 weight[i][half] = weights_of(shared, packed, 16 * step + 4 * (lane % 4),
-                                             (pair + i < WIDTH / 16 ? pair + i : pair) * 16 +
-                                                 8 * half + lane / 4);
+                                             pair[i] * 16 + 8 * half + lane / 4);
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
@@ -300,7 +309,8 @@ struct LinearLayer {
             constexpr int PIXELS = Linear::PIXELS, YW = Last::Conv::YW, CHANNELS = F::CHANNELS;
             const int channel = feature / (CHANNELS * PIXELS) * CHANNELS + feature % CHANNELS;
             const int pixel = feature / CHANNELS % PIXELS;
-            Last::store(map, channel / 8, pixel / YW, pixel % YW, channel % 8 / 2, even, odd);
+            if (own_row<P>(pixel / YW))
+                Last::store(map, channel / 8, pixel / YW, pixel % YW, channel % 8 / 2, even, odd);
         } else {
             using Before = LinearLayer<P, J - 1>;
             if (feature >= Before::Linear::OUT) return;

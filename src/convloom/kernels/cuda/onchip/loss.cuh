@@ -9,6 +9,7 @@
 #include "device/topk.cuh"
 #include "onchip/kit.cuh"
 #include "onchip/source.cuh"
+#include "onchip/strip.cuh"
 
 template <class P>
 struct Loss {
@@ -44,7 +45,7 @@ struct Loss {
         static_assert(int(P::IMAGES) * 64 <= int(P::THREADS));
         const int lane = fresh_lane(), warp = threadIdx.x / 32, image = warp % int(P::IMAGES);
         const bool derives = warp < int(P::IMAGES);
-        if (warp >= 2 * int(P::IMAGES)) return;
+        if (warp >= 2 * int(P::IMAGES) || (!derives && !leads<P>())) return;
         const i64 sample = first + image;
         const bool there = sample < batch.n;
         f32 logit[EACH], top = -__int_as_float(0x7f800000);

@@ -46,10 +46,12 @@ struct Work {
     __device__ __forceinline__ const f32* bias() const {
         return Stage::BIAS ? parameter[Stage::WEIGHT + 1] : nullptr;
     }
-    // Where the features of a layer are kept, for all images; its gradients are behind.
+    // Where the features of a layer are kept, for all images, if the block is to keep them; its
+    // gradients are behind.
     template <class Linear>
     __device__ __forceinline__ Bytes* features() const {
-        return P::MODE == 2 ? kept + Kit<P>::ELEMENT * n * Linear::BEFORE : nullptr;
+        if (P::MODE != 2 || !leads<P>()) return nullptr;
+        return kept + Kit<P>::ELEMENT * n * Linear::BEFORE;
     }
     // The weights of a layer: packed, or as they are.
     template <class Linear>
@@ -135,10 +137,11 @@ struct Linears {
     __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
             Linears<P, J + 1>::backward(work, first);
-            Layer::keep(
-                work.shared,
-                work.template features<Linear>() + Kit<P>::ELEMENT * work.n * Linear::WIDTH,
-                first, work.n);
+            if (leads<P>())
+                Layer::keep(
+                    work.shared,
+                    work.template features<Linear>() + Kit<P>::ELEMENT * work.n * Linear::WIDTH,
+                    first, work.n);
             if constexpr (J > 0 || P::CONVS > 0) {
                 Layer::backward(work.shared, work.template matrix<Linear>(), work.counter, first);
                 __syncthreads();
@@ -168,13 +171,15 @@ __device__ __forceinline__ const u64* fed_counter(const u64* counter, u64* clock
 }
 
 // The first images of a block's turns, where each block of a launch has its own sums: every
-// gridDim-th turn of the batch.
+// gridDim-th turn of the batch, or, where SPLIT blocks share an image, of as many fewer.
 template <class P>
 struct EveryTurn {
     i64 first, stride, n;
 
     __device__ __forceinline__ explicit EveryTurn(i64 n)
-        : first(i64(blockIdx.x) * int(P::IMAGES)), stride(i64(gridDim.x) * int(P::IMAGES)), n(n) {}
+        : first(i64(blockIdx.x) / int(P::SPLIT) * int(P::IMAGES)),
+          stride(i64(gridDim.x) / int(P::SPLIT) * int(P::IMAGES)),
+          n(n) {}
     __device__ __forceinline__ i64 now() const { return first; }
     __device__ __forceinline__ i64 next() const { return first + stride; }
     __device__ __forceinline__ i64 after_next() const { return first + 2 * stride; }

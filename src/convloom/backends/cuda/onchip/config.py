@@ -1,0 +1,55 @@
+"""What may be chosen freely of the kernels on chip, and a way to choose it for a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a chain's kernels are laid out. Results differ by the order of sums alone.
+
+    Attributes:
+        threads: of a block.
+        images: that a block carries at a time.
+        split: blocks that share an image's backward pass, where a batch leaves room for them.
+    """
+
+    threads: int = 384
+    images: int = 1
+    split: int = 1
+
+    @property
+    def warps(self) -> int:
+        """Of a block."""
+        return self.threads // 32
+
+
+#: What plans are made with, but for comparisons.
+PLAIN = Config()
+#: {name: what is compared with it}.
+VARIANTS = {
+    "plain": PLAIN,
+    "split2": Config(split=2),
+    "threads256": Config(threads=256),
+    "threads512": Config(threads=512),
+}
+_chosen: ContextVar[Config] = ContextVar("config of the kernels on chip", default=PLAIN)
+
+
+def chosen() -> Config:
+    """What plans are made with."""
+    return _chosen.get()
+
+
+@contextmanager
+def using(config: Config) -> Iterator[None]:
+    """Make plans with another one: to time what it changes, or to test it."""
+    token = _chosen.set(config)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)

@@ -1,0 +1,59 @@
+// Which features of the first fully connected layer are a block's (strip.cuh).
+#pragma once
+
+#include "onchip/strip.cuh"
+
+// Whether a row of the map that the features are is the block's.
+template <class P>
+__device__ __forceinline__ bool own_row(int row) {
+    if constexpr (P::SPLIT == 1) {
+        return true;
+    } else {
+        using Own = Strip<P, int(P::CONVS) - 1>;
+        const Rows rows = Own::handed_on(Own::rank());
+        return row >= rows.begin && row < rows.end;
+    }
+}
+
+// Vectors of WIDE neighbouring features of layer J, of VECTORS in all, that hold one of the block's.
+// Features lie in RUNS runs, each of all pixels, with EACH features of a pixel.
+template <class P, int J, int RUNS, int EACH, int WIDE, int VECTORS>
+struct FeatureVectors {
+    using Conv = ConvStage<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>;
+    using Own = Strip<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>;
+    static constexpr int ROW = Conv::YW * EACH, RUN = Conv::YH * ROW / WIDE;  // a run in vectors
+    // Where runs are not whole vectors each block takes all of them.
+    static constexpr bool PARTED = J == 0 && P::SPLIT > 1 && Conv::YH * ROW % WIDE == 0;
+
+    __host__ __device__ static constexpr Rows of_run(int rank) {
+        const Rows rows = Own::handed_on(rank);
+        return {rows.begin * ROW / WIDE, (rows.end * ROW + WIDE - 1) / WIDE};
+    }
+    // The most vectors of a run that a block has.
+    __host__ __device__ static constexpr int most() {
+        int most = 0;
+        for (int rank = 0; rank < int(P::SPLIT); ++rank) {
+            const Rows own = of_run(rank);
+            most = own.end - own.begin > most ? own.end - own.begin : most;
+        }
+        return most;
+    }
+    __host__ __device__ static constexpr int count() {
+        if constexpr (PARTED)
+            return RUNS * most();
+        else
+            return VECTORS;
+    }
+    static constexpr int COUNT = count();
+
+    // The i-th of COUNT. Where the block has fewer than others, not all are its own.
+    __device__ __forceinline__ static int vector(int i) {
+        if constexpr (PARTED) {
+            constexpr int MOST = most();
+            const int begin = of_run(Own::rank()).begin;
+            return i / MOST * RUN + (begin + MOST <= RUN ? begin : RUN - MOST) + i % MOST;
+        } else {
+            return i;
+        }
+    }
+};
