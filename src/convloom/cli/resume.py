@@ -42,7 +42,9 @@ def resume(
 
     It starts at the last checkpoint, in the middle of an epoch too. The result is
     the same, bit for bit, as if the run had never stopped. All settings are those that the run
-    began with.
+    began with, but for the parameter file of a network file: what was edited there (rates, momenta,
+    limits, coeff and topk of costs, scale, pow and minDiv of normalisations, enable of hs) counts
+    from here on, and each change is said.
     """
     output = Output(as_json, quiet)
     options.use_threads(threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from convloom.convnet.modules import piece_of
 from convloom.convnet.modules.base import Piece, Weights, as_vector
 from convloom.convnet.modules.neurons import NeuronLayer
 from convloom.convnet.network import Classes, Data, Layer, Network, read_network
-from convloom.convnet.rules import LayerRule, Rules, read_rules
+from convloom.convnet.rules import LayerRule, Rules, read_rules, reshaped, shaping
 from convloom.convnet.tree import TreeSource
 from convloom.ir.errors import ConvloomError, ShapeError
 from convloom.ir.graph import free_name
@@ -57,7 +58,9 @@ class Net(Module):
             self.add_module(free_name(f"{name}_neuron", self._pieces), neuron)
         self.cost = objective(network, rules)
         self.input_shape = self.images
-        self.__dict__["_extra"] = {EXTRA: {"costs": self.cost.loss.to_json()}}
+        self.__dict__["_extra"] = {
+            EXTRA: {"costs": self.cost.loss.to_json(), "rules": shaping(rules)}
+        }
 
     @property
     def images(self) -> tuple[int, int, int]:
@@ -92,6 +95,19 @@ class Net(Module):
         if layer.name in self._neurons:
             value = self._neurons[layer.name](value)
         values[Read(layer.name)] = value
+
+    def as_saved(self, extra: Mapping[str, Any]) -> tuple[Module, list[str]]:
+        """This network with what a saved one's parameter file said of its layers, where a run may
+        go on with something else; and a line for each value that differs.
+
+        Args:
+            extra: what the saved network keeps beside its weights.
+        """
+        saved = extra.get(EXTRA, {}).get("rules")
+        if not isinstance(saved, dict):
+            return self, []
+        rules, changes = reshaped(self.rules, saved)
+        return (Net(self.network, rules) if changes else self), changes
 
     def to_convnet(self) -> dict[str, np.ndarray]:
         """{``conv1/weights/0``: matrix, ``conv1/biases``: vector} in the layouts of 2012."""

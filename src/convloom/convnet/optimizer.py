@@ -43,6 +43,14 @@ class TensorRule:
     limit: tuple[bool, float, float] | None = None
     divisors: str | None = None
 
+    def in_words(self) -> dict[str, Any]:
+        """Its values, the limit as a parameter file says it."""
+        words = "none"
+        if self.limit is not None:
+            centred, low, high = self.limit
+            words = f"wcNormMin={low:g} wcNormMax={high:g}" if centred else f"wball={high:g}"
+        return {**vars(self), "limit": words}
+
 
 @dataclass(frozen=True)
 class Velocity(Optimizer):
@@ -108,10 +116,10 @@ class Velocity(Optimizer):
         factor = self.lr if lr is None else lr
         progress = self._progress(step)
         found = {}
-        for i, (rule, schedule) in enumerate(zip(self.rules, self._schedules, strict=True)):
+        for rule, schedule in zip(self.rules, self._schedules, strict=True):
             rate = factor * schedule.rate(rule.eps, progress)
             if schedule.noise:
-                draw = random.normal(self.seed, f"{_NOISE}:{i}", (1,), step=step)[0]
+                draw = random.normal(self.seed, f"{_NOISE}:{rule.name}", (1,), step=step)[0]
                 rate *= 1 + schedule.noise * abs(float(draw))
             found[f"eps:{rule.name}"] = rate
             found[f"momentum:{rule.name}"] = rule.momentum if rule.eps else 0.0
@@ -150,21 +158,31 @@ class Velocity(Optimizer):
             for key in now
             if key != "rules" and then.get(key) != now[key]
         ]
-        rules = {rule[0]: TensorRule(*rule) for rule in then.get("rules", [])}
+        rules = _saved_rules(then)
         for rule in self.rules:
             old = rules.get(rule.name)
             if old is None:
-                return None
-            for name, value in vars(rule).items():
-                before = getattr(old, name)
-                if (tuple(before) if isinstance(before, list) else before) != value:
+                found.append(f"{rule.name} learns from now on, from velocity 0")
+                continue
+            for name, value in rule.in_words().items():
+                if (before := old.in_words()[name]) != value:
                     found.append(f"{rule.name}: {name} was {before}, it is {value} from now on")
-        return found
+        ended = self.differing(then)[1]
+        return found + [f"{name} does not learn from now on; its velocity ends" for name in ended]
+
+    def differing(self, saved: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        now, then = {rule.name for rule in self.rules}, _saved_rules(saved)
+        begun = tuple(rule.name for rule in self.rules if rule.name not in then)
+        return begun, tuple(name for name in then if name not in now)
 
     def to_json(self) -> dict[str, Any]:
         plain = super().to_json()
         rules = [list(vars(rule).values()) for rule in self.rules]
         return {key: value for key, value in plain.items() if key[0] != "_"} | {"rules": rules}
+
+
+def _saved_rules(saved: Mapping[str, Any]) -> dict[str, TensorRule]:
+    return {rule[0]: TensorRule(*rule) for rule in saved.get("rules", [])}
 
 
 def optimizer_of(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from convloom.convnet import syntax
 from convloom.convnet.layers import Cost, HalfSparse, Norm, Pool
@@ -110,6 +112,45 @@ def parse_rules(file: ConfigFile, network: Network, *, strict: bool = False) -> 
         if name not in names
     ]
     return Rules(file.name, rules, tuple(notes))
+
+
+#: {key of a parameter file that shapes what a layer computes: the rule's attribute}; a run may go
+#: on with other values. Rates and costs are the optimiser's and the loss's to tell.
+_SHAPING = {"scale": "scale", "pow": "pow", "minDiv": "min_divisor", "enable": "enabled"}
+
+
+def shaping(rules: Rules) -> dict[str, dict[str, float | bool]]:
+    """{layer: {key: value}} of all that shapes what layers compute, as plain data."""
+    found = {
+        name: {key: getattr(rule, attribute) for key, attribute in _SHAPING.items()}
+        for name, rule in rules.layers.items()
+        if rule.scale is not None or rule.enabled is not None
+    }
+    return {
+        name: {key: value for key, value in values.items() if value is not None}
+        for name, values in found.items()
+    }
+
+
+def reshaped(
+    rules: Rules, saved: Mapping[str, Mapping[str, float | bool]]
+) -> tuple[Rules, list[str]]:
+    """The rules with the values that ``shaping`` gave before, and a line for each that differs."""
+    layers, changes = dict(rules.layers), []
+    for name, values in shaping(rules).items():
+        for key, now in values.items():
+            before = saved.get(name, {}).get(key, now)
+            if before == now:
+                continue
+            edited: dict[str, Any] = {_SHAPING[key]: before}
+            layers[name] = replace(layers[name], **edited)
+            then, new = (_shown(value) for value in (before, now))
+            changes.append(f"[{name}] {key} was {then}, it is {new} from now on")
+    return replace(rules, layers=layers), changes
+
+
+def _shown(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}"
 
 
 def _check_missing(values: Values, layer: Layer, strict: bool, notes: list[str]) -> None:

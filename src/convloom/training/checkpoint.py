@@ -30,6 +30,7 @@ from convloom import __version__, files
 from convloom.files import FileError
 from convloom.ir import ConvloomError
 from convloom.nn import serialization
+from convloom.nn.losses import LossSum
 from convloom.ops.precision import FP32
 from convloom.training.history import finite
 from convloom.training.protocols import Dataset
@@ -164,7 +165,7 @@ def describe(trainer: Trainer, train: Dataset, validation: Dataset | None) -> di
         "seed": trainer.seed,
         "optimizer": trainer.optimizer.to_json(),
         "schedule": str(trainer.schedule),
-        "loss": repr(trainer.loss),
+        "loss": _described_loss(trainer.loss),
         "clip_norm": trainer.clip_norm,
         "augment": None if trainer.augment is None else repr(trainer.augment),
         "shuffle": trainer.shuffle,
@@ -219,13 +220,21 @@ def require_same(
         raise ResumeError(f"{saved.path} cannot be resumed: {reason}; resume from {LAST}")
 
 
-def plan_differences(saved: Checkpoint, now: Mapping[str, Any]) -> str:
-    """Why the same bits cannot be expected of this machine; empty if they can."""
+def plan_differences(saved: Checkpoint, now: Mapping[str, Any], *, edited: bool = False) -> str:
+    """Why the same bits cannot be expected of this machine; empty if they can.
+
+    Args:
+        edited: the run goes on with other settings, so that other kernels say nothing.
+    """
     if saved.made_by.get("device") != now["device"]:
         return f"it was trained on {saved.made_by.get('device')}, this is {now['device']}"
-    if saved.made_by.get("plan") != json.loads(json.dumps(now["plan"])):
+    if not edited and saved.made_by.get("plan") != json.loads(json.dumps(now["plan"])):
         return "this machine or version runs other kernels"
     return ""
+
+
+def _described_loss(loss: Any) -> Any:
+    return loss.to_json() if isinstance(loss, LossSum) else repr(loss)
 
 
 def _described(dataset: Dataset) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from convloom.training import checkpoint
 from convloom.training.callbacks import Moment, call, watches_steps
 from convloom.training.checkpoint import Checkpoint, ResumeError
 from convloom.training.config import CONFIG_NAME
+from convloom.training.edits import edits
 from convloom.training.feeding import (
     PREFETCH,
     Course,
@@ -186,14 +187,15 @@ class Loop:
     def restore(self, saved: Checkpoint) -> None:
         """Go on from a checkpoint. Raises ResumeError where it is not of this very run."""
         engine = self.trainer.engine
-        then, settings = saved.settings.get("optimizer", {}), self._settings
-        changes = self.trainer.optimizer.changes_from(then)
-        if changes is not None:
-            settings = {**settings, "optimizer": then}
-        checkpoint.require_same(saved, settings, self._network, engine.state())
-        for change in changes or ():
+        shape = self.trainer.shape_of(self.train)
+        found = edits(self.trainer, saved, self._settings, shape)
+        checkpoint.require_same(
+            replace(saved, state=found.state), found.settings, found.network, engine.state()
+        )
+        for change in found.changes:
             warnings.warn(f"{saved.path}: {change}", stacklevel=3)
-        if reason := checkpoint.plan_differences(saved, self._made_by):
+        edited = bool(found.changes)
+        if reason := checkpoint.plan_differences(saved, self._made_by, edited=edited):
             warnings.warn(
                 f"{saved.path}: {reason}, so the weights will not be the same bits as without "
                 "the stop",
@@ -207,7 +209,7 @@ class Loop:
                 f"{saved.path} is in epoch {progress.epoch - progress.first_epoch + 1} already, "
                 f"and {asked} epochs were asked for in all; ask for more"
             )
-        engine.load_state(saved.state)
+        engine.load_state(found.state)
         self.progress = replace(progress, epochs=asked)
         self.history = History.from_json(record["history"])
         self._epoch = Totals.from_json(record["totals"])

@@ -85,6 +85,11 @@ class Optimizer(ABC):
         """
         return None
 
+    def differing(self, saved: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Parameters that learn only now, and those that learn no more, since a description was
+        saved from which ``changes_from`` lets a run go on."""
+        return (), ()
+
     def multipliers(self, names: Sequence[str]) -> Multipliers:
         """Factors for these parameters: weight decay is off where ``exclude`` has a match.
 
