@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import pytest
 import convloom as cl
 from convloom import nn
 from convloom.nn.losses import PointwiseLoss
+from convloom.training.prediction import softmax
 from convloom.training.trainer import TrainerError
 from convloom.training.views import Views
 
@@ -66,6 +68,52 @@ def test_costs_of_another_kind_keep_the_last_view(model: nn.Module) -> None:
     )  # fmt: skip
     trainer = cl.Trainer(model, cl.optim.SGD(lr=0.1), loss, device="cpu", batch_size=11)
     assert found["loss"] == pytest.approx(trainer.evaluate(seen)["loss"], rel=1e-6)
+
+
+class Two(nn.Module):
+    """Logits, and a second head that another loss reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.first, self.second = nn.Linear(64, 4), nn.Linear(64, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = nn.functional.flatten(nn.relu(self.conv(x)))
+        x.tracer.also(self.second(x))
+        return self.first(x)
+
+
+def test_each_cost_of_a_sum_by_its_rule(model: nn.Module) -> None:
+    """Both heads by the mean of their probabilities, with errors; values by the last view."""
+    two = Two().initialize(5)
+    two.input_shape, two.mean_image = (3, 6, 6), model.mean_image
+    two.normalization = model.normalization
+    loss = nn.LossSum((
+        nn.LossTerm("a", nn.CrossEntropyLoss(), 0.5, top=2),
+        nn.LossTerm("b", nn.CrossEntropyLoss(), 2.0, output=1),
+        nn.LossTerm("c", PointwiseLoss("mse", "batchmean"), 0.25, output=1),
+    ))  # fmt: skip
+    found = cl.multiview(two, DATA, ten, loss=loss, device="cpu", batch_size=4)
+    costs = found["costs"]
+    assert tuple(costs) == loss.figures
+    means = []
+    for head in ("first", "second"):
+        logits = [cl.features(two, view, head, device="cpu") for view in ten(DATA.images)]
+        means.append(np.mean([softmax(one) for one in logits], axis=0))
+    for name, mean in zip("ab", means, strict=True):
+        own = mean[np.arange(11), DATA.labels]
+        assert costs[name] == pytest.approx(-np.log(own).mean(), rel=1e-5)
+    order = (-means[0]).argsort(axis=1)
+    assert costs["a.top1_error"] == pytest.approx((order[:, 0] != DATA.labels).mean())
+    right = (order[:, :2] == DATA.labels[:, None]).any(axis=1)
+    assert costs["a.top2_error"] == pytest.approx(1 - right.mean())
+    values = cl.features(two, ten(DATA.images)[-1], "second", device="cpu")
+    squares = ((values - np.eye(4)[DATA.labels]) ** 2).sum(axis=1).mean()
+    assert costs["c"] == pytest.approx(squares, rel=1e-5)
+    weighed = 0.5 * costs["a"] + 2 * costs["b"] + 0.25 * costs["c"]
+    assert found["loss"] == pytest.approx(weighed)
+    assert found["accuracy"] == pytest.approx(1 - costs["a.top1_error"])
 
 
 def test_features_are_averaged_over_views(model: nn.Module) -> None:

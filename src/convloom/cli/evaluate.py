@@ -84,7 +84,12 @@ def evaluate(
             if given is not None:
                 raise UsageError(f"views are predicted; {flag} is for evaluations of one view")
         figures = averaged(
-            network.model, images.whole, views, batch_size=batch_size, device=device or "auto"
+            network.model,
+            images.whole,
+            views,
+            loss=network.loss,
+            batch_size=batch_size,
+            device=device or "auto",
         )
         used = resolve_device(device or "auto")
     else:
