@@ -16,11 +16,19 @@ class Config:
         threads: of a block.
         images: that a block carries at a time.
         split: blocks that share an image's backward pass, where a batch leaves room for them.
+        early: whether biases come to shared memory with the weights, so that no stage waits for
+            its own to come from device memory.
+        wide: whether a thread's tile may be six columns wide, in fp32.
+        unroll: channels whose products are one piece of code, in fp32, so that the inputs of the
+            next are on their way while those of one are multiplied.
     """
 
     threads: int = 384
     images: int = 1
     split: int = 1
+    early: bool = False
+    wide: bool = False
+    unroll: int = 1
 
     @property
     def warps(self) -> int:
@@ -36,6 +44,10 @@ VARIANTS = {
     "split2": Config(split=2),
     "threads256": Config(threads=256),
     "threads512": Config(threads=512),
+    "early": Config(early=True),
+    "wide": Config(wide=True),
+    "unroll2": Config(unroll=2),
+    "together": Config(split=2, early=True, wide=True),
 }
 _chosen: ContextVar[Config] = ContextVar("config of the kernels on chip", default=PLAIN)
 

@@ -72,15 +72,15 @@ class Exact(OnChip):
     @cached_property
     def pixel_tiles(self) -> list[tuple[PixelTile, PixelTile]]:
         """Of each convolution: for its output, for the gradient of its input."""
-        tiles = []
+        tiles, wide = [], self.config.wide
         for i, conv in enumerate(self.stages.convs):
             height, width = conv.size
             if i:
                 height = strips.most_handed_on(self.stages, i - 1, self.config.split)
             tiles.append(
                 (
-                    _tile(conv.out, conv.filters, conv, conv.stride, conv.pool),
-                    _tile((height, width), conv.channels, conv, (1, 1), False),
+                    _tile(conv.out, conv.filters, conv, conv.stride, conv.pool, wide),
+                    _tile((height, width), conv.channels, conv, (1, 1), False, wide),
                 )
             )
         return tiles
@@ -107,6 +107,8 @@ class Exact(OnChip):
                 regions.take(f"weights {i + 1}, transposed", nbytes)
         most = max(linear.outputs for linear in self.stages.linears)
         regions.take("sums", most * _PARTS * 4)
+        if self.config.early:
+            regions.take("biases", 4 * sum(self._biases()))
         return regions
 
     @cached_property
@@ -143,6 +145,7 @@ class Exact(OnChip):
         tiles = self.pixel_tiles
         known: dict[str, Constant] = dict(super().constants(row))
         known |= {"EXACT": 1, "CHANNELS_FIRST": int(self.channels_first)}
+        known |= {"UNROLL": self.config.unroll}
         steps = [1 for _ in convs[1:]]
         if convs:
             steps.append(1 if self.channels_first else convs[-1].filters)
@@ -198,12 +201,13 @@ def _tile(
     conv: ConvStage,
     stride: tuple[int, int],
     pool: bool,
+    wide: bool,
 ) -> PixelTile:
     """The tile that takes least time, bound by multiply-adds or by reads of shared memory."""
     r, s = conv.kernel
     height, width = (conv.handed_on[0] * 2, conv.handed_on[1] * 2) if pool else size
     best, least = PixelTile(1 + pool, 1 + pool, 4), float("inf")
-    for rows, cols, filters in product((1, 2), (1, 2, 4), (4, 8)):
+    for rows, cols, filters in product((1, 2), (1, 2, 4, 6) if wide else (1, 2, 4), (4, 8)):
         if rows * cols * filters > _PASSING or (pool and (rows, cols % 2) != (2, 0)):
             continue
         tiles = ceil_div(height, rows) * ceil_div(width, cols) * ceil_div(outputs, filters)

@@ -135,7 +135,14 @@ class OnChip:
             if regions.nbytes + own + nbytes <= self.limit:
                 regions.take(f"matrix {j + 1}", nbytes)
         regions.take("sums", sums)
+        if self.config.early:
+            regions.take("biases", 4 * sum(self._biases()))
         return regions
+
+    def _biases(self) -> list[int]:
+        """Floats that the bias of each stage takes in shared memory."""
+        convs = [conv.filters if conv.bias else 0 for conv in self.stages.convs]
+        return convs + [linear.outputs if linear.bias else 0 for linear in self.stages.linears]
 
     @cached_property
     def shared(self) -> int:
@@ -315,7 +322,14 @@ class OnChip:
             ),
             "LINEAR_PACKED": tuple(packed),
             "LINEAR_BEFORE": tuple(before[:-1]),
+            "EARLY": int(self.config.early),
+            "BIAS_AT": self._bias_places(starts),
         }
+
+    def _bias_places(self, starts: Mapping[str, int]) -> tuple[int, ...]:
+        """Where each stage's bias lies in shared memory."""
+        ends = np.cumsum([starts.get("biases", 0), *(4 * size for size in self._biases())])
+        return tuple(ends[:-1].tolist())
 
     def _conv_constants(self, starts: Mapping[str, int]) -> dict[str, Constant]:
         memory, rows = self.memory, []

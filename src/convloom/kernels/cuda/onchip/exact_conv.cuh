@@ -40,12 +40,12 @@ __host__ __device__ constexpr int aligned_to(int step, int border) {
 
 // sum[row][column][filter] += products over CHANNELS channels of R x S taps; `x` is where the
 // tile's first pixel meets the first tap, `w` the first weight of its first filter.
-template <int CHANNELS, int R, int S, int UH, int UW, int PITCH, int PLANE, int FILTERS,
-          int ALIGNED, int TR, int TC, int TK>
+template <int UNROLL, int CHANNELS, int R, int S, int UH, int UW, int PITCH, int PLANE,
+          int FILTERS, int ALIGNED, int TR, int TC, int TK>
 __device__ __forceinline__ void multiply_exact(f32 (&sum)[TR][TC][TK], const f32* x,
                                                const f32* w) {
     constexpr int WIDTH = (TC - 1) * UW + S;
-#pragma unroll 1
+#pragma unroll UNROLL
     for (int c = 0; c < CHANNELS; ++c) {
 #pragma unroll
         for (int row = 0; row < (TR - 1) * UH + R; ++row) {
@@ -134,7 +134,7 @@ struct ExactForward {
             }
             const f32* x = &at<f32>(map + Conv::X + (I == 0 ? buffer * int(P::INPUT_BYTES) : 0)) +
                            (p * Conv::UH - Conv::PADH) * Conv::XPITCH + q * Conv::UW - Conv::PADW;
-            multiply_exact<Conv::C, Conv::R, Conv::S, Conv::UH, Conv::UW, Conv::XPITCH,
+            multiply_exact<int(P::UNROLL), Conv::C, Conv::R, Conv::S, Conv::UH, Conv::UW, Conv::XPITCH,
                            Conv::XPLANE, Exact::FILTERS,
                            aligned_to(TC * Conv::UW, Conv::PADW)>(
                 sum, x, &at<f32>(shared + Conv::FRAGMENTS) + k);
@@ -204,7 +204,7 @@ struct ExactDgrad {
             const f32* dy = &at<f32>(map + Conv::DY) +
                             (row - (Conv::R - 1 - Conv::PADH)) * Conv::DYPITCH + col -
                             (Conv::S - 1 - Conv::PADW);
-            multiply_exact<Conv::K, Conv::R, Conv::S, 1, 1, Conv::DYPITCH, Conv::DYPLANE,
+            multiply_exact<int(P::UNROLL), Conv::K, Conv::R, Conv::S, 1, 1, Conv::DYPITCH, Conv::DYPLANE,
                            ExactConv<P, I>::CHANNELS, aligned_to(TC, Conv::S - 1 - Conv::PADW)>(
                 sum, dy, &at<f32>(shared + Conv::TRANSPOSED) + c);
 #pragma unroll

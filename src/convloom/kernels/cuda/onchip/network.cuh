@@ -42,9 +42,15 @@ struct Work {
           n(given.n),
           shared(shared) {}
 
-    template <class Stage>
+    // The bias of stage number STAGE, fully connected ones behind convolutions.
+    template <class Stage, int NUMBER>
     __device__ __forceinline__ const f32* bias() const {
-        return Stage::BIAS ? parameter[Stage::WEIGHT + 1] : nullptr;
+        if constexpr (!Stage::BIAS)
+            return nullptr;
+        else if constexpr (P::EARLY != 0)
+            return &at<f32>(shared + int(P::BIAS_AT[NUMBER]));
+        else
+            return parameter[Stage::WEIGHT + 1];
     }
     // Where the features of a layer are kept, for all images, if the block is to keep them; its
     // gradients are behind.
@@ -76,7 +82,7 @@ struct Convs {
     }
     __device__ __forceinline__ static void forward(const Work<P>& work, int buffer) {
         if constexpr (THERE) {
-            Kit<P>::template Forward<I>::run(work.shared, work.template bias<Conv>(), buffer);
+            Kit<P>::template Forward<I>::run(work.shared, work.template bias<Conv, I>(), buffer);
             if constexpr (I + 1 == P::CONVS) cp_async_wait_all();  // for the matrices
             __syncthreads();
             Convs<P, I + 1>::forward(work, buffer);
@@ -128,7 +134,8 @@ struct Linears {
                            work.template features<Linear>(), first, work.n);
             __syncthreads();
             if constexpr (!Linear::LAST) {
-                Layer::hand_on(work.shared, work.template bias<Linear>(), work.counter, first);
+                Layer::hand_on(work.shared, work.template bias<Linear, int(P::CONVS) + J>(),
+                               work.counter, first);
                 __syncthreads();
                 Linears<P, J + 1>::forward(work, first);
             }
@@ -156,6 +163,21 @@ __device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed,
     for (int i = from + 16 * int(threadIdx.x); i < to; i += 16 * int(P::THREADS))
         cp_async_16(shared + i, packed + i);
     cp_async_commit();
+}
+
+// Ask for the biases of the stages from the NUMBER-th on, into the group of copies that is open.
+template <class P, int NUMBER>
+__device__ __forceinline__ void load_biases(Bytes* shared, const f32* const (&parameter)[12]) {
+    if constexpr (P::EARLY != 0 && NUMBER < P::CONVS + P::LINEARS) {
+        constexpr bool CONV = NUMBER < P::CONVS;
+        using Stage = typename Pick<CONV, ConvStage<P, CONV ? NUMBER : 0>,
+                                    LinearStage<P, CONV ? 0 : NUMBER - int(P::CONVS)>>::Type;
+        if constexpr (Stage::BIAS)
+            for (int i = threadIdx.x; i < Stage::OUTPUTS; i += int(P::THREADS))
+                cp_async_4(shared + int(P::BIAS_AT[NUMBER]) + 4 * i,
+                           parameter[Stage::WEIGHT + 1] + i);
+        load_biases<P, NUMBER + 1>(shared, parameter);
+    }
 }
 
 // Seed and number of a fed step, and its row for the kernel behind this one, which one block leaves
@@ -193,6 +215,7 @@ template <class P, class Turns>
 __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leaves, Bytes* shared) {
     const i64 n = given.n;
     const Source<P> source(given.x, given.target, given.feeding);
+    load_biases<P, 0>(shared, given.parameter);
     load_weights<P>(shared, given.packed, 0, int(P::MATRICES_AT));
     load_weights<P>(shared, given.packed, int(P::MATRICES_AT), int(P::SUMS_AT));
     Samples<P> now, next;
@@ -226,7 +249,8 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
         if constexpr (P::CONVS == 0) cp_async_wait_all();
         if constexpr (P::CONVS == 0) __syncthreads();
         Linears<P, 0>::forward(work, turn.now());
-        Loss<P>::run(shared, work.template bias<Last>(), batch, turn.now(), label);
+        Loss<P>::run(shared, work.template bias<Last, int(P::CONVS + P::LINEARS) - 1>(), batch,
+                     turn.now(), label);
         if constexpr (P::MODE == 2) {
             __syncthreads();
             Linears<P, 0>::backward(work, turn.now());

@@ -28,6 +28,7 @@ struct ConvStage {
     static constexpr bool ROW = P::CONV_ROW[I] != 0;    // filters lie KCRS, else KRSC
     static constexpr int YH = POOL ? OH / 2 : OH, YW = POOL ? OW / 2 : OW;
     static constexpr int WEIGHT = int(P::CONV_WEIGHT[I]);  // which parameter; the bias is next
+    static constexpr int OUTPUTS = K;                      // as many as the bias has numbers
     static constexpr bool GATHER = I == 0 && P::GATHER != 0;
     static constexpr int CHANNELS = Format<P>::CHANNELS;  // of a plane
     static constexpr int CP = (C + CHANNELS - 1) / CHANNELS, KP = (K + CHANNELS - 1) / CHANNELS;
@@ -72,7 +73,7 @@ struct LinearStage {
                          ACT_B = P::LINEAR_ACT_B[J];
     static constexpr bool ROW = P::LINEAR_ROW[J] != 0;  // features lie CHW in the weight, else HWC
     static constexpr bool DROPOUT = P::LINEAR_DROPOUT[J] != 0;
-    static constexpr int WEIGHT = int(P::LINEAR_WEIGHT[J]);
+    static constexpr int WEIGHT = int(P::LINEAR_WEIGHT[J]), OUTPUTS = O;
     // Features as they lie: planes of eight channels (tf32: of four), all pixels of a plane
     // together. WIDTH is their number with padding, OUT that of outputs, both multiples of 16.
     static constexpr int CHANNELS = Format<P>::CHANNELS;
