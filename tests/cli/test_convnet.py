@@ -16,6 +16,7 @@ from tests.convnet.files import RULES, SMALL, edited
 
 
 def written(folder: Path, name: str, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / name
     path.write_text(text)
     return path
@@ -118,6 +119,30 @@ def test_an_edited_parameter_file_counts_from_a_resume_on(tmp_path: Path) -> Non
     changes = [str(one.message).partition(": ")[2] for one in told]
     assert "conv1.weights.0: eps was 0.0001, it is 0.001 from now on" in changes
     assert not [change for change in changes if "fc10" in change or "biases" in change]
+
+
+def test_initial_weights_are_copied_and_a_resume_needs_them_no_more(tmp_path: Path) -> None:
+    first = trained(tmp_path / "first")
+    text = edited(SMALL, "channels=3", "channels=1")
+    text = edited(text, "[conv1]\n", "[conv1]\ninitWFunc=initw.makew(conv1)\n")
+    layers = written(tmp_path, "layers.cfg", text)
+    params = written(tmp_path, "params.cfg", edited(GENTLE, "epsW=0.0001", "epsW=0"))
+    words = ("--layers", layers, "--params", params, "--data", "digits", "--epochs", 1)
+    second = ("train", *words, "--device", "cpu", "--out", tmp_path / "second")
+    with pytest.warns(UserWarning, match=r"initw\.makew of conv1 are not run, initW and initB"):
+        assert invoke(*second).exit_code == 0
+    result = invoke(*second, "--init-from", first, "--overwrite")
+    assert result.exit_code == 0, result.output
+    ends = [cl.load(run / "last.safetensors") for run in (tmp_path / "second", first)]
+    found, given = (end.state_dict() for end in ends)
+    np.testing.assert_array_equal(found["conv1.weights.0"], given["conv1.weights.0"])
+    (first / "last.safetensors").unlink()
+    settings = (tmp_path / "second" / "run.toml").read_text()
+    (tmp_path / "second" / "run.toml").write_text(edited(settings, "epochs = 1\n", "epochs = 2\n"))
+    with pytest.warns(UserWarning, match="from now on"):  # of the schedule's length
+        result = invoke("resume", tmp_path / "second")
+    assert result.exit_code == 0, result.output
+    assert "--init-from is for layer files" in refused(2, "train", "lenet", "--init-from", first)
 
 
 def test_rates_beside_a_parameter_file_are_refused(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_not_a_run_folder(tmp_path: Path) -> None:
         ("epoch = 5", r"'epoch' is not a setting; did you mean epochs\?"),
         (
             "zzz = 5",
-            r"'zzz' is not a setting; known are network, params, tree, data, data-dir",
+            r"'zzz' is not a setting; known are network, params, init-from, tree, data, data-dir",
         ),
         ("epochs = 0", r"epochs must be a whole number of at least 1, it is 0"),
         ('epochs = "5"', r'epochs must be a whole number of at least 1, it is "5"'),

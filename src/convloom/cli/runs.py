@@ -91,7 +91,7 @@ def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
             "--layers layers.cfg --params params.cfg"
         )
     if config.params is None:
-        for name in ("tree", "crop_border", "scalar_mean", "batch_file"):
+        for name in ("init_from", "tree", "crop_border", "scalar_mean", "batch_file"):
             if getattr(config, name):
                 raise ConvloomError(f"--{name.replace('_', '-')} is for layer files, --layers")
     if not config.network.endswith(".cfg") and not models.is_file(config.network):
@@ -110,8 +110,12 @@ def check_data(name: str) -> None:
         catalog.get(name)
 
 
-def prepare(config: RunConfig, output: Output) -> Run:
-    """Load the data, make the network, and say what will be trained."""
+def prepare(config: RunConfig, output: Output, *, resumed: bool = False) -> Run:
+    """Load the data, make the network, and say what will be trained.
+
+    Args:
+        resumed: a checkpoint will bring the weights.
+    """
     train, test = load_data(
         config.data,
         config.data_dir,
@@ -122,7 +126,7 @@ def prepare(config: RunConfig, output: Output) -> Run:
     config, train, test = images.fed(config, train, test)
     train, test = images.cropped(config, train, test)
     shape = images.network_shape(config, train)
-    model = network_of(config, shape, train.classes, output)
+    model = network_of(config, shape, train.classes, output, resumed=resumed)
     run = Run(config, model, train, test)
     for line in report.headline(config, run.model, train, test):
         output.note(line)
@@ -171,12 +175,18 @@ class Download:
 
 
 def network_of(
-    config: RunConfig, shape: tuple[int, int, int], classes: Sequence[str], output: Output
+    config: RunConfig,
+    shape: tuple[int, int, int],
+    classes: Sequence[str],
+    output: Output,
+    *,
+    resumed: bool = False,
 ) -> Module:
     """The network of the settings; what its files had remedied is said.
 
     Args:
         classes: the names of the data set's classes.
+        resumed: a checkpoint will bring the weights.
 
     Raises:
         ConvloomError: as ``make_network``, or images that are not what a layer file takes.
@@ -187,9 +197,14 @@ def network_of(
 
     if shape[1] != shape[2]:
         raise ConvloomError(f"{config.network} takes square images, these are {shape}")
-    net = convnet.load(
-        config.network, config.params, shape[1], classes=tuple(classes), tree=config.tree
-    )
+    known: dict[str, Any] = {"classes": tuple(classes), "tree": config.tree}
+    if resumed:
+        network = convnet.read_network(config.network, shape[1], **known)
+        net = convnet.Net(network, convnet.read_rules(config.params, network))
+    else:
+        net = convnet.load(
+            config.network, config.params, shape[1], init_from=config.init_from, **known
+        )
     for note in net.notes:
         output.remark(note)
     if net.images != shape:
@@ -280,7 +295,7 @@ def reopen(folder: Path, data_dir: Path | None, output: Output) -> Run:
         )
     if data_dir is not None:
         config = replace(config, data_dir=str(data_dir))
-    return prepare(config, output)
+    return prepare(config, output, resumed=True)
 
 
 def train(run: Run, output: Output, *, resume: bool = False) -> int:

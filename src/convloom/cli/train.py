@@ -59,6 +59,16 @@ def train(
             "place of --optimizer, --lr, --momentum, --weight-decay and --schedule.",
         ),
     ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            show_default="initW and initB instead",
+            help="What the layers of --layers with initWFunc=initw.makew(LAYER), makeb and makec "
+            "copy their initial weights, biases and connections from: a run folder, a checkpoint, "
+            "or a safetensors or npz file.",
+        ),
+    ] = None,
     tree: Annotated[
         Path | None,
         typer.Option(
@@ -259,6 +269,7 @@ def train(
     """
     flags: dict[str, Any] = {
         "params": params,
+        "init_from": init_from,
         "tree": tree,
         "data": data,
         "data_dir": data_dir,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 
 from convloom.convnet.costs import Read, objective
 from convloom.convnet.errors import ConfigError
+from convloom.convnet.initial import Function, initialise
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules import piece_of
 from convloom.convnet.modules.base import Piece, Weights, as_vector
@@ -171,9 +174,15 @@ def load(
     *,
     classes: Classes = None,
     tree: TreeSource | None = None,
+    init_from: str | os.PathLike[str] | None = None,
+    allow_code: Mapping[str, Function] | None = None,
     strict: bool = False,
 ) -> Net:
     """The network of a layer file and its parameter file.
+
+    Nothing that a file names is ever run. Where its layers take initial values from functions
+    (initWFunc, initBFunc, initCFunc) and neither ``init_from`` nor ``allow_code`` provides them,
+    initW and initB are used, and a warning says so.
 
     Args:
         input_size: height and width of the images, in pixels.
@@ -181,14 +190,25 @@ def load(
         tree: how the classes of a treefc lie together: the parents of all nodes, by name
             (``{"beagle": "dog", "dog": "animal", …}``) or by number, or a JSON file of either; see
             ``class_tree``. Without one a stand-in is taken, and a warning says so.
+        init_from: what layers with ``initWFunc=initw.makew(SRC)`` (makeb, makec) copy weights
+            (biases, connections) from: a checkpoint, a run folder, a saved network, or a
+            safetensors or npz file with the arrays of ``Net.to_convnet``.
+        allow_code: functions for the names that layers ask for, ``{"module.function": function}``;
+            each is called as in 2012: ``function(layer, input, shape, params=[...])`` for weights
+            and connections, ``function(layer, shape, params=[...])`` for biases.
         strict: refuse what the original refused.
 
     Raises:
-        ConfigError: what breaks a rule or is not supported, with file, section and key.
+        ConfigError: what breaks a rule or is not supported, or initial values that do not fit, with
+            file, section and key.
         TreeError: a tree in Python that is none, or not of these classes.
+        ConvloomError: an ``init_from`` that cannot be read or that no layer asks for.
     """
     network = read_network(layers, input_size, classes=classes, tree=tree, strict=strict)
-    return Net(network, read_rules(params, network, strict=strict))
+    net = Net(network, read_rules(params, network, strict=strict))
+    if left := initialise(net, init_from, allow_code):
+        warnings.warn(left, stacklevel=2)
+    return net
 
 
 def loss_of(model: Module) -> LossSum | None:

@@ -39,6 +39,7 @@ class RunConfig:
     Attributes:
         network: a name of the zoo, ``path/net.py:function``, or a layer file ``layers.cfg``.
         params: the parameter file of a layer file; its rates stand in place of an optimiser's.
+        init_from: what a layer file's initWFunc, initBFunc and initCFunc copy from.
         tree: a JSON file with the class tree of the layer file's treefc; None takes a stand-in.
         data: name of the data set, or a folder that holds one.
         data_dir: folder that holds its files; None looks in the usual places.
@@ -83,6 +84,7 @@ class RunConfig:
 
     network: str
     params: str | None = None
+    init_from: str | None = None
     tree: str | None = None
     data: str = "fashion-mnist"
     data_dir: str | None = None
@@ -161,6 +163,7 @@ class RunConfig:
             self,
             network=_absolute_network(self.network),
             params=None if self.params is None else os.path.abspath(self.params),
+            init_from=None if self.init_from is None else os.path.abspath(self.init_from),
             tree=None if self.tree is None else os.path.abspath(self.tree),
             data=os.path.abspath(self.data) if os.path.isdir(self.data) else self.data,
             data_dir=None if self.data_dir is None else os.path.abspath(self.data_dir),
@@ -368,6 +371,7 @@ _FOLDER = _Rule("a path", _path)
 _RULES: dict[str, _Rule] = {
     "network": _Rule("the name of a network, path/net.py:function or a layer file", _text),
     "params": _FOLDER,
+    "init_from": _FOLDER,
     "tree": _FOLDER,
     "data": _NAME,
     "data_dir": _FOLDER,

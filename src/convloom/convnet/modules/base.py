@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from convloom.convnet.layers import Extent, Initial
 from convloom.nn import Module, Parameter
 from convloom.nn import init as initialisers
 from convloom.nn.layers.base import Layer
+from convloom.nn.parameter import Variable
 from convloom.nn.tensor import SymbolicTensor
 
 
@@ -45,11 +47,75 @@ class Weights(Module):
             if source is None:
                 self.register_parameter(str(i), parameter)
 
+    def owns(self, index: int) -> bool:
+        """Whether a matrix is the layer's own."""
+        return str(index) in self._parameters
+
     def __len__(self) -> int:
         return len(self._order)
 
     def __getitem__(self, index: int) -> Parameter:
         return self._order[index]
+
+
+class WeightedPiece(Piece):
+    """A layer with a matrix for each input and biases.
+
+    Its arrays go by keys, ``weights/0``, ``biases`` and so on. Each has two layouts: that of 2012,
+    in which it comes and goes, and our own.
+    """
+
+    weights: Weights
+    biases: Parameter
+
+    def keys(self) -> list[str]:
+        """What the layer has, whoever owns it."""
+        return [*(f"weights/{i}" for i in range(len(self.weights))), "biases"]
+
+    def own_keys(self) -> list[str]:
+        """What the layer has but for weights that another layer owns."""
+        return [key for key in self.keys() if self.owns(key)]
+
+    def owns(self, key: str) -> bool:
+        """Whether an array is the layer's own."""
+        kind, _, number = key.partition("/")
+        return kind != "weights" or self.weights.owns(int(number))
+
+    def held(self, key: str) -> Variable:
+        """Where an array lives, in our own layout."""
+        kind, _, number = key.partition("/")
+        return self.biases if kind == "biases" else self.weights[int(number)]
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """The shape of an array in the layout of 2012."""
+        return (self.biases.numel(),) if key == "biases" else self.matrix_shape(self.held(key))
+
+    @abstractmethod
+    def matrix_shape(self, weight: Variable) -> tuple[int, ...]:
+        """The shape of a matrix in the layout of 2012: a column for each filter or output."""
+
+    @abstractmethod
+    def to_2012(self, key: str, array: np.ndarray) -> np.ndarray:
+        """An array of our own layout in that of 2012."""
+
+    @abstractmethod
+    def from_2012(self, key: str, array: np.ndarray) -> np.ndarray:
+        """The inverse of ``to_2012``."""
+
+    def export(self) -> dict[str, np.ndarray]:
+        return {key: self.to_2012(key, self.held(key).data) for key in self.keys()}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        for key in self.keys():
+            self.take(key, arrays[key])
+
+    def take(self, key: str, array: np.ndarray) -> None:
+        """Take one array in the layout of 2012.
+
+        Raises:
+            WeightsError: values that it cannot have.
+        """
+        self.held(key).data = self.from_2012(key, array)
 
 
 def as_maps(x: SymbolicTensor, extent: Extent) -> SymbolicTensor:

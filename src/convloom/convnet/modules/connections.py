@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -42,27 +41,15 @@ class Connections(Module):
             return x
         return x.tracer.apply(Conv2d(), x, self._buffer(index), function="connections")
 
-    def export(self) -> dict[str, np.ndarray]:
-        """{``connections/0``: channel numbers, group by group}."""
-        return {
-            f"connections/{i}": self._buffer(i).data.reshape(-1, channels).argmax(axis=1)
-            for i, channels in self._channels.items()
-        }
+    def keys(self) -> list[str]:
+        """``connections/0`` for every input that has some."""
+        return [f"connections/{i}" for i in self._channels]
 
-    def check(self, arrays: dict[str, np.ndarray]) -> None:
-        """Raises WeightsError for channels that are not there."""
-        for i, channels in self._channels.items():
-            chosen = arrays[f"connections/{i}"]
-            if chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= channels:
-                raise WeightsError(f"connections/{i} must be numbers of {channels} channels")
+    def held(self, key: str) -> Buffer:
+        """The filters of an input, by its key."""
+        return self._buffer(int(key.rpartition("/")[2]))
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Take channel numbers."""
-        for i, channels in self._channels.items():
-            chosen = arrays[f"connections/{i}"].reshape(-1)
-            self._buffer(i).data = picking(chosen, channels)
-
-    def _buffer(self, index: int) -> Any:
+    def _buffer(self, index: int) -> Buffer:
         buffer = self._buffers[str(index)]
         assert isinstance(buffer, Buffer)
         return buffer
@@ -79,6 +66,25 @@ def drawn(window: Window, stream: str) -> np.ndarray:
 
 
 def picking(channels: np.ndarray, count: int) -> np.ndarray:
-    """Filters of 1x1 over ``count`` channels, each with a 1 at its channel."""
+    """Filters of 1x1 over ``count`` channels, each with a 1 at its channel.
+
+    Raises:
+        WeightsError: channels that are not there.
+    """
+    if channels.dtype.kind not in "iu" or channels.min() < 0 or channels.max() >= count:
+        raise WeightsError(f"connections must be numbers of {count} channels")
     rows: np.ndarray = np.eye(count, dtype=np.float32)[channels]
     return rows[:, :, None, None]
+
+
+def channels_of(filters: np.ndarray) -> np.ndarray:
+    """The channels that filters of 1x1 pick, the inverse of ``picking``.
+
+    Raises:
+        WeightsError: filters that do not pick one channel each.
+    """
+    rows = filters.reshape(len(filters), -1)
+    chosen: np.ndarray = rows.argmax(axis=1)
+    if not np.array_equal(rows, np.eye(rows.shape[1])[chosen]):
+        raise WeightsError("connections must pick one channel each")
+    return chosen

@@ -7,14 +7,15 @@ import math
 import numpy as np
 
 from convloom.convnet.layers import Conv, Extent, Window
-from convloom.convnet.modules.base import Piece, Weights, as_maps
-from convloom.convnet.modules.connections import Connections
+from convloom.convnet.modules.base import WeightedPiece, Weights, as_maps
+from convloom.convnet.modules.connections import Connections, channels_of, picking
 from convloom.nn import Parameter, functional
 from convloom.nn import init as initialisers
+from convloom.nn.parameter import Variable
 from convloom.nn.tensor import SymbolicTensor
 
 
-class ConvPiece(Piece):
+class ConvPiece(WeightedPiece):
     """The sum of every input's convolution, and one bias for a channel or for each of its places.
 
     The last place may hang over the edge: zeros are added at the bottom and the right for it.
@@ -54,24 +55,36 @@ class ConvPiece(Piece):
         weight, groups = self.weights[index], window.groups
         return product(maps, weight, bias, window.stride, window.padding, groups=groups)
 
-    def export(self) -> dict[str, np.ndarray]:
-        """Matrices of (places · channels · rows · columns of a filter, filters), and a vector."""
-        found = {}
-        for i, weight in enumerate(self.weights):
-            by_place = weight.data.reshape(self.places, -1, math.prod(weight.shape[1:]))
-            found[f"weights/{i}"] = by_place.transpose(0, 2, 1).reshape(-1, by_place.shape[1])
-        return {**found, **self.connections.export(), "biases": self.biases.data.reshape(-1)}
+    def keys(self) -> list[str]:
+        *weights, biases = super().keys()
+        return [*weights, *self.connections.keys(), biases]
+
+    def held(self, key: str) -> Variable:
+        return self.connections.held(key) if "connections" in key else super().held(key)
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self.held(key).shape[:1] if "connections" in key else super().shape(key)
+
+    def matrix_shape(self, weight: Variable) -> tuple[int, ...]:
+        """(places · channels · rows · columns of a filter, filters)."""
+        return self.places * math.prod(weight.shape[1:]), weight.shape[0] // self.places
+
+    def to_2012(self, key: str, array: np.ndarray) -> np.ndarray:
+        if "weights" not in key:
+            return array.reshape(-1) if key == "biases" else channels_of(array)
+        by_place = array.reshape(self.places, -1, math.prod(array.shape[1:]))
+        return by_place.transpose(0, 2, 1).reshape(-1, by_place.shape[1])
+
+    def from_2012(self, key: str, array: np.ndarray) -> np.ndarray:
+        own = self.held(key).shape
+        if "weights" not in key:
+            return array.reshape(own) if key == "biases" else picking(array.reshape(-1), own[1])
+        by_place = array.reshape(self.places, -1, own[0] // self.places)
+        return by_place.transpose(0, 2, 1).reshape(own)
 
     def check(self, arrays: dict[str, np.ndarray]) -> None:
-        self.connections.check(arrays)
-
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        self.connections.restore(arrays)
-        for i, weight in enumerate(self.weights):
-            filters = weight.shape[0] // self.places
-            by_place = arrays[f"weights/{i}"].reshape(self.places, -1, filters)
-            weight.data = by_place.transpose(0, 2, 1).reshape(weight.shape)
-        self.biases.data = arrays["biases"].reshape(self.biases.shape)
+        for key in self.connections.keys():  # noqa: SIM118 - it is a module
+            picking(arrays[key].reshape(-1), self.held(key).shape[1])
 
 
 def overhang(window: Window) -> int:

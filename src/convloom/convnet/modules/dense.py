@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from convloom.convnet.layers import Extent, Fc, Initial
-from convloom.convnet.modules.base import Piece, Weights, as_vector
+from convloom.convnet.modules.base import WeightedPiece, Weights, as_vector
 from convloom.nn import Parameter, functional
 from convloom.nn import init as initialisers
+from convloom.nn.parameter import Variable
 from convloom.nn.tensor import SymbolicTensor
 
 
-class DensePiece(Piece):
+class DensePiece(WeightedPiece):
     """Matrices of (outputs, inputs), and one bias a class."""
 
     def __init__(
@@ -27,15 +28,15 @@ class DensePiece(Piece):
         self.weights = Weights(shapes, initial, shared)
         self.biases = Parameter((classes,), initialisers.Constant(initial.bias))
 
-    def export(self) -> dict[str, np.ndarray]:
-        """Matrices of (inputs, outputs), and a vector."""
-        found = {f"weights/{i}": w.data.T.copy() for i, w in enumerate(self.weights)}
-        return {**found, "biases": self.biases.data}
+    def matrix_shape(self, weight: Variable) -> tuple[int, ...]:
+        return weight.shape[::-1]
 
-    def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        for i, weight in enumerate(self.weights):
-            weight.data = arrays[f"weights/{i}"].reshape(weight.shape[::-1]).T
-        self.biases.data = arrays["biases"].reshape(self.biases.shape)
+    def to_2012(self, key: str, array: np.ndarray) -> np.ndarray:
+        return array if key == "biases" else array.T.copy()
+
+    def from_2012(self, key: str, array: np.ndarray) -> np.ndarray:
+        flat = array.reshape(self.shape(key))
+        return flat if key == "biases" else flat.T
 
 
 class FcPiece(DensePiece):
