@@ -34,25 +34,31 @@ class Golden:
 
 def names(*layers: str) -> list[Any]:
     """The cases of these layers, for ``parametrize``; one that is skipped where there are none."""
-    folder = _folder()
-    if folder is None:
-        return [pytest.param("", marks=pytest.mark.skip(reason=_MISSING), id="left-out")]
-    return [name for name, case in _cases(folder).items() if case["layer"] in layers]
+    place = folder()
+    if place is None:
+        return left_out()
+    return [name for name, case in _cases(place).items() if case["layer"] in layers]
+
+
+def left_out() -> list[Any]:
+    """Parameters of a test that is skipped where there are no shared cases."""
+    return [pytest.param("", marks=pytest.mark.skip(reason=_MISSING), id="left-out")]
 
 
 def load(name: str) -> Golden:
     """A case by its name."""
-    folder = _folder()
-    assert folder is not None, _MISSING
-    case = _cases(folder)[name]
-    with np.load(folder / "convnet-golden.npz") as file:
+    place = folder()
+    assert place is not None, _MISSING
+    case = _cases(place)[name]
+    with np.load(place / "convnet-golden.npz") as file:
         arrays = {
             key.partition("/")[2]: file[key] for key in file.files if key.startswith(f"{name}/")
         }
     return Golden(case["layer"], case["params"], arrays)
 
 
-def _folder() -> Path | None:
+def folder() -> Path | None:
+    """Where the shared cases lie, if they do."""
     found = [place for place in _PLACES if (place / "convnet-golden.npz").is_file()]
     return found[0] if found else None
 
