@@ -91,6 +91,18 @@ def test_layers_that_nothing_learnt_lies_before_have_no_gradient() -> None:
     assert "blur1" not in {row.layer for row in report.rows}
 
 
+def test_costs_add_up_and_one_of_coefficient_0_gives_no_gradient() -> None:
+    side = "\n[side]\ntype=fc\ninputs=drop1\noutputs=3\ninitW=1\n"
+    costs = "\n[idle]\ntype=cost.sum2\ninputs=side\n\n[small]\ntype=cost.sum2\ninputs=norm1\n"
+    rates = "\n[side]\nepsW=0.1\nepsB=0.2\nmomW=0\nmomB=0\n"
+    learning = MIXED_RULES + rates + "\n[idle]\ncoeff=0\n\n[small]\ncoeff=0.25\n"
+    report = checked(MIXED + side + costs, learning, device="cpu")
+    assert report.ok
+    assert "side" not in {row.layer for row in report.rows}
+    assert report.notes == ("[side] has no gradient: no cost that counts depends on it",)
+    assert report.loss > checked().loss
+
+
 def test_every_entry_may_be_compared() -> None:
     report = checked(edited(SMALL, "filters=8", "filters=1").replace("channels=8", "channels=1"),
                      RULES, entries=None)  # fmt: skip

@@ -97,7 +97,7 @@ def check_grads(
         output.result(report.to_json(), "")
     else:
         console.print(_table(report))
-        console.print(_summary(report), soft_wrap=True)
+        console.print("\n".join((*report.notes, _summary(report))), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(FAILURE)
 

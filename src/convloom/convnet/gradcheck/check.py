@@ -112,7 +112,7 @@ def check_net(
         device_gradient = found.get(subject.name)
         rows.append(_row(subject, forward, gradients[subject.name], device_gradient, entries, seed))
     return GradientReport(
-        tuple(rows), device, forward.loss, entries, TOLERANCE, DEVICE_TOLERANCE, net.notes
+        tuple(rows), device, forward.loss, entries, TOLERANCE, DEVICE_TOLERANCE, step.notes
     )
 
 
@@ -136,12 +136,16 @@ class _Step:
         self._trained = training_graph(traced, loss, kind, _STILL, clip=False)
         builder = GraphBuilder(self.forward)
         builder.declare("loss.grad", SCALAR, Role.CONTROL)
-        subjects = [
-            subject for layer in net.network.layers for subject in _subjects(layer, self.forward)
-        ]
+        layers = (layer for layer in net.network.layers if not layer.is_cost)
+        subjects = [subject for layer in layers for subject in _subjects(layer, self.forward)]
         wanted = [subject.name for subject in subjects]
         self.graph = differentiate(builder.build(), "loss", "loss.grad", wanted)
         self.subjects = [one for one in subjects if one.name in self.graph.gradients]
+        idle = [one.layer.name for one in subjects if one.name not in self.graph.gradients]
+        self.notes = tuple(
+            f"[{name}] has no gradient: no cost that counts depends on it"
+            for name in dict.fromkeys(idle)
+        )
 
     def gradients(self, values: Arrays) -> Arrays:
         """{subject: its gradient} in float64.
