@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import convloom as cl
 from convloom.data import Augmentation
@@ -230,6 +231,11 @@ class TestHabits:
         assert invoke("features", run, "--layer", "conv1", "--multiview", *words).exit_code == 0
         with np.load(out) as file:
             assert file["features"].min() < 0
+        Image.fromarray(test.images[0, 0]).save(tmp_path / "digit.png")
+        shown = json.loads(invoke("predict", run, tmp_path / "digit.png", "--json").stdout)
+        middle = model.predict(cl.data.centre_crop(test.images[:1], 6), device="cpu")
+        best = shown["images"][0]["top"][0]
+        assert best["probability"] == pytest.approx(middle.max(), rel=1e-5)
         message = refused(2, "features", run, "--layer", "fc1", *words)
         assert "no layer 'fc1'; did you mean fc10? there are conv1, conv1_neuron, pool1" in message
         bad = ("features", run, "--layer", "fc10", "--out", "f.csv")

@@ -144,7 +144,8 @@ def views_of(
         return middle_of(decoded.pixels[None], (height, width)), decoded.notes
     size = square_of(shape)
     with quietly():
-        decoded = decode_square(path, resize or default_resize(size))
+        whole_side = size + 2 * border if border else default_resize(size)
+        decoded = decode_square(path, resize or whole_side)
     whole = decoded.pixels[None]
     views = ten_crops(whole, size) if ten else (centre_crop(whole, size),)
     return np.concatenate(views), decoded.notes

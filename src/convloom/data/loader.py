@@ -87,8 +87,8 @@ class Batches:
 
     Raises:
         DataError: a value out of range, ``drop_last`` without ``shuffle`` (an evaluation must see
-            every sample), an augmentation that the images are too small for, or files of another
-            number of samples.
+            every sample) or with several files, an augmentation that the images are too small for,
+            or files of another number of samples.
     """
 
     def __init__(
@@ -111,6 +111,8 @@ class Batches:
             raise DataError(f"shuffle is True, False or {ONCE!r}, not {shuffle!r}")
         if drop_last and not shuffle:
             raise DataError("drop_last would leave the same samples out of every evaluation")
+        if drop_last and len(files) > 1:
+            raise DataError("drop_last would leave out the end of every batch file; leave it out")
         if not 0 <= seed < 2**64:
             raise DataError(f"the seed must be in [0, 2^64), it is {seed}")
         if files and (min(files) < 1 or sum(files) != len(dataset)):
