@@ -32,6 +32,7 @@ KEPT = (
     "build-lenet.json",
     "ladder-lenet-64.json",
     "ladder-lenet-4096.json",
+    "many-lenet.json",
     "pytorch-lenet-64.json",
     "pytorch-lenet-4096.json",
     "sanitizer.txt",

@@ -4,9 +4,9 @@
 #     bash benchmarks/measure_gpu.sh FOLDER                 # everything but zoo
 #     bash benchmarks/measure_gpu.sh FOLDER ladder train    # some parts
 #
-# Parts: ladder times pytorch agreement sanitizer train, and zoo: large networks beside PyTorch, as
-# a whole and by layer. MNIST is looked for as always ($CONVLOOM_DATA); pytorch and agreement need a
-# PyTorch that is built for CUDA, sanitizer needs compute-sanitizer. Without a GPU nothing begins. A
+# Parts: ladder times many pytorch agreement sanitizer train, and zoo: large networks beside PyTorch,
+# as a whole and by layer. MNIST is looked for as always ($CONVLOOM_DATA); pytorch and agreement need
+# a PyTorch that is built for CUDA, sanitizer needs compute-sanitizer. Without a GPU nothing begins. A
 # part that fails is told, leaves nothing in the folder, and the others still run. Then, anywhere,
 # `python benchmarks/kernels_doc.py --take FOLDER` keeps the results and rewrites the tables.
 set -u -o pipefail
@@ -15,11 +15,11 @@ shift
 here=$(dirname "$0")
 python=${PYTHON:-python3}
 convloom="$python -m convloom"
-[ $# -gt 0 ] || set -- ladder times pytorch agreement sanitizer train
+[ $# -gt 0 ] || set -- ladder times many pytorch agreement sanitizer train
 
 for part in "$@"; do
     case $part in
-        ladder | times | pytorch | agreement | sanitizer | train | zoo) ;;
+        ladder | times | many | pytorch | agreement | sanitizer | train | zoo) ;;
         *)
             echo "measure_gpu.sh: there is no part $part; see the head of $0" >&2
             exit 2
@@ -46,6 +46,8 @@ ladder() {
 }
 
 times() { $python "$here/kernel_times.py" --out "$new/times-lenet.json"; }
+
+many() { $python "$here/many_models.py" --out "$new/many-lenet.json" > /dev/null; }
 
 pytorch() {
     for n in 64 4096; do

@@ -1,4 +1,4 @@
-"""How fast a network trains that a GPU keeps on chip: steps alone, whole runs, many members.
+"""How fast a network trains that a GPU keeps on chip; many_models.py: many of them at once.
 
     python benchmarks/onchip_step.py [--network lenet] [--precision bf16] [--batches 64,512,4096]
     python benchmarks/onchip_step.py --precision fp32,tf32,bf16 --variant all --batches 64,4096
@@ -27,7 +27,6 @@ from convloom import nn
 from convloom.backends.cuda.launch import launch_of
 from convloom.backends.cuda.onchip.config import PLAIN, VARIANTS, using
 from convloom.backends.feeding import Samples
-from convloom.data import from_arrays
 from convloom.nn import models
 from convloom.normalise import coefficients
 from convloom.training.engine import Engine
@@ -59,7 +58,6 @@ def main() -> None:
     parser.add_argument("--batches", default="64,512,4096")
     parser.add_argument("--variant", default="plain", help=f"all, or of {', '.join(_known())}")
     parser.add_argument("--gathered", action="store_true", help="with kernels around the step too")
-    parser.add_argument("--members", type=int, default=0, help="of train_many; 0 leaves it out")
     given = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for precision in given.precision.split(","):
@@ -67,8 +65,6 @@ def main() -> None:
             rows += compared(given.network, precision, batch, _variants(given.variant, precision))
             if given.gathered:
                 rows.append(gathered(given.network, precision, batch, GPU))
-        if given.members:
-            rows.append(many(given.network, precision, given.members))
     print(table([row for row in rows if "variant" in row]))
     print(json.dumps(rows))
 
@@ -208,35 +204,6 @@ def timed(engine: Engine, batch: int, setting: Setting) -> dict[str, Any]:
         "sum of |w|": float(np.abs(engine.read("0.weight").astype(np.float64)).sum()),
         "losses": [float(loss) for loss in losses],
     }
-
-
-def many(name: str, precision: str, members: int) -> dict[str, Any]:
-    """Members of 60,000 images, batch 64, one epoch each."""
-    pixels, labels = images(60_000)
-    classes = [str(number) for number in range(CLASSES)]
-    train = from_arrays(pixels, labels, classes=classes, mean=MEAN, std=STD)
-    settings: dict[str, Any] = {
-        "model": lambda: network(name),
-        "optimizer": cl.optim.SGD(lr=0.01, momentum=0.9),
-        "loss": nn.CrossEntropyLoss(),
-        "epochs": 1,
-        "device": "cuda",
-        "precision": precision,
-        "log_every": 0,
-    }
-    cl.train_many([{}], train, **settings)
-    began = time.perf_counter()
-    ensemble = cl.train_many([{"seed": seed} for seed in range(members)], train, **settings)
-    seconds = time.perf_counter() - began
-    each = statistics.median(member.last.seconds for member in ensemble)
-    row = {
-        "members": members,
-        "seconds": seconds,
-        "an epoch of one": each,
-        "images/s": 60_000 * members / seconds,
-    }
-    print(row, flush=True)
-    return row
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,45 @@ def test_a_member_is_what_train_makes_alone(tmp_path: Path) -> None:
     theirs = cl.load(tmp_path / "b" / "last.safetensors").state_dict()
     for name, value in theirs.items():
         assert ours[name].tobytes() == value.tobytes(), name
+
+
+def test_members_that_diverge_are_told_and_saved_nowhere(tmp_path: Path) -> None:
+    common = words("lenet --data digits --epochs 2 --device cpu --batch-size 128")
+    flags = words("--grid lr=1e20,0.05 --seeds 2")
+    result = invoke("sweep", *common, *flags, "--out", tmp_path / "a")
+    assert result.exit_code == 0, result.output
+    assert "lr=1e+20 seed=0 (diverged at step" in result.stdout
+    assert "2 (2 diverged)" in result.stdout
+    assert "averaged prediction of 2 members" in result.stdout
+    assert sorted(p.name for p in (tmp_path / "a" / "members").iterdir()) == [
+        "002.safetensors",
+        "003.safetensors",
+    ]
+    document = json.loads((tmp_path / "a" / "sweep.json").read_text())
+    assert "lower the learning rate" in document["members"][0]["error"]
+    result = invoke("sweep", *common, *words("--grid lr=1e20"), "--out", tmp_path / "b")
+    assert result.exit_code == 1
+    assert "every member diverged" in result.stderr
+    document = json.loads((tmp_path / "b" / "sweep.json").read_text())
+    assert (document["best"], document["ensemble"]) == (None, None)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the simulator needs g++")
+def test_how_members_run_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "convloom")
+    (tmp_path / "net.py").write_text(
+        "from convloom import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    common = words("--data digits --epochs 1 --device cuda-sim --batch-size 512 --seeds 2")
+    given = (f"{tmp_path / 'net.py'}:make", *common)
+    result = invoke("sweep", *given, "--precision", "bf16", "--out", tmp_path / "a")
+    assert result.exit_code == 0, result.output
+    assert "2 members train together, a launch a step for all of them" in caplog.text
+    result = invoke("sweep", *given, "--out", tmp_path / "b")
+    assert result.exit_code == 0, result.output
+    assert "members that train apart: 2, because only a step that runs on chip" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import convloom as cl
 from convloom import nn
 from convloom.training import Ensemble, History, Member, many
 from convloom.training.engine import Engine
+from convloom.training.ensemble import ManyError
 from convloom.training.history import EpochRow
-from convloom.training.many import ManyError, each_member
+from convloom.training.many import each_member
 from tests.training.helpers import images_and_labels, small_network
 
 TRAIN, TEST = images_and_labels(28), images_and_labels(12, seed=1)

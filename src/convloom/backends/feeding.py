@@ -10,13 +10,14 @@ host's own memory, where nothing need be moved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from convloom.backends.base import Backend, Executable, Storage
+from convloom.ir import Plan
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,66 @@ class StreamRunner(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Steps that many networks of one kind make together on one data set.
+
+    Attributes:
+        plan: of one network's training or evaluation step.
+        data: what ``DeviceInput.upload`` returned.
+        crops: how its images are augmented, or None.
+        steps: most steps that ``begin`` is told of at a time.
+    """
+
+    plan: Plan
+    data: Any
+    crops: Crops | None
+    steps: int
+
+
+class MemberRunner(Protocol):
+    """Steps of one job, for all members at once."""
+
+    @property
+    def left(self) -> int:
+        """Steps begun with ``begin`` that have not been asked for."""
+        ...
+
+    def prepare(self, runs: Iterable[int]) -> None:
+        """Make all that steps need which come so many at a time."""
+        ...
+
+    def begin(
+        self,
+        orders: Sequence[np.ndarray],
+        rates: Sequence[np.ndarray] | None,
+        *,
+        first_step: int = 0,
+        draws: Sequence[np.ndarray] | None = None,
+        left_off: Sequence[bool] = (),
+    ) -> None:
+        """Say what the next steps are; arguments are those of ``ResidentRunner.begin``, for each
+        member. Nothing is done for those that have ``left_off``."""
+        ...
+
+    def ask(self, most: int, step: int | None = None) -> Asked:
+        """As ``ResidentRunner.ask``; results have an axis for the members behind that of the
+        steps."""
+        ...
+
+
+class Members(Protocol):
+    """Memory for many networks, and what runs them together."""
+
+    def storage(self, member: int, plan: Plan) -> Storage:
+        """A member's persistent tensors, laid out as in ``plan``."""
+        ...
+
+    def runner(self, job: int) -> MemberRunner:
+        """What runs a job for all members."""
+        ...
+
+
 class DeviceInput(Protocol):
     """Both ways into one device's memory. What it makes holds that memory as long as it lives."""
 
@@ -178,6 +239,18 @@ class DeviceInput(Protocol):
 
     def streamed(self, executable: Executable, ring: Any) -> StreamRunner:
         """Run a plan on batches that pass through what ``ring`` returned."""
+        ...
+
+    def refusal(self, plan: Plan, samples: Samples, crops: Crops | None) -> str:
+        """Why many networks cannot run a plan together, in a clause; empty where they can."""
+        ...
+
+    def member_bytes(self, jobs: Sequence[Job]) -> int:
+        """Memory that each of many networks takes that do these jobs together."""
+        ...
+
+    def members(self, jobs: Sequence[Job], count: int) -> Members:
+        """Memory for so many networks. Raises DeviceError where it does not fit."""
         ...
 
 

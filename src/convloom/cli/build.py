@@ -153,6 +153,7 @@ def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tup
     """
     from convloom.backends.cuda.fed import fed_phases
     from convloom.backends.cuda.resident import kernels
+    from convloom.backends.cuda.together import many_phases
 
     layers: dict[Specialisation, dict[str, None]] = {}
     shared: dict[Specialisation, int] = {}
@@ -164,7 +165,7 @@ def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tup
             ends = kernels((image[0], image[1], image[2]), hyper.size if hyper else 0, drawn)
             for kernel, name in zip(ends, ("input", "results"), strict=True):
                 layers.setdefault(kernel, {})[name] = None
-            fed = fed_phases(plan, ends[0])
+            fed = (*fed_phases(plan, ends[0]), *many_phases(plan, ends[0]))
             phases += [(plan.steps[0].node.layer, phase) for phase in fed]
         for step in plan.steps:
             launch = step.selection.launch

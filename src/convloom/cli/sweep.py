@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from convloom.cli import options
-from convloom.cli.errors import INTERRUPTED, SUCCESS, UsageError, as_usage
+from convloom.cli.errors import FAILURE, INTERRUPTED, SUCCESS, UsageError, as_usage
 from convloom.cli.options import examples
 from convloom.cli.terminal import Output, duration, percent, say, table
 
@@ -87,8 +88,12 @@ def sweep(
     """Train a network many times, with other rates and seeds, and compare.
 
     Prints a table, the best first, means over the seeds, and the accuracy of all members'
-    averaged prediction. Each member has the same bits as when convloom train trains it alone. The
-    best is chosen by its accuracy on the test set, which therefore flatters it a little.
+    averaged prediction. Each member has the same bits as when convloom train trains it alone; one
+    that diverges ends early and counts for nothing. The best is chosen by its accuracy on the test
+    set, which therefore flatters it a little.
+
+    On a GPU one launch makes a step of all members, as many as fit in its memory, where a step runs
+    on chip as a whole; else several are trained at a time. It says which, and why.
     """
     flags: dict[str, Any] = {
         "data": data,
@@ -171,13 +176,9 @@ def _run(run: Run, points: Sequence[dict[str, Any]], folder: Path, output: Outpu
     try:
         for member in _members(run, points):
             members.append(member)
-            member.model.save(folder / _MEMBERS / f"{len(members) - 1:03}.safetensors")
-            row = member.last
-            assert row.val_accuracy is not None
-            output.note(
-                f"{len(members):>4}/{len(points)}  {member.describe()}: test accuracy "
-                f"{percent(row.val_accuracy)}, {duration(sum(member.history.column('seconds')))}"
-            )
+            if member.error is None:
+                member.model.save(folder / _MEMBERS / f"{len(members) - 1:03}.safetensors")
+            output.note(f"{len(members):>4}/{len(points)}  {member.describe()}: {_outcome(member)}")
     except KeyboardInterrupt:
         stopped = True
     if not members:
@@ -187,7 +188,19 @@ def _run(run: Run, points: Sequence[dict[str, Any]], folder: Path, output: Outpu
         return INTERRUPTED
     ensemble = Ensemble(members, run.config.device, run.config.precision)
     _report(run, points, ensemble, folder, output, stopped=stopped)
+    if all(member.error is not None for member in members):
+        say("error: every member diverged; try lower learning rates")
+        return INTERRUPTED if stopped else FAILURE
     return INTERRUPTED if stopped else SUCCESS
+
+
+def _outcome(member: Member) -> str:
+    """``test accuracy 98.50 %, 3.2 s``, or why training ended."""
+    if member.error is not None:
+        return str(member.error)
+    accuracy = member.last.val_accuracy
+    assert accuracy is not None
+    return f"test accuracy {percent(accuracy)}, {duration(sum(member.history.column('seconds')))}"
 
 
 def _members(run: Run, points: Sequence[Mapping[str, Any]]) -> Iterator[Member]:
@@ -242,10 +255,8 @@ def _report(
 
     from convloom import files
 
-    averaged = ensemble.evaluate(run.test)
-    best = ensemble.members.index(ensemble.best)
-    ensemble.best.model.save(folder / _BEST)
-    replace(run.config, **points[best]).save(folder)
+    lost = all(member.error is not None for member in ensemble)
+    averaged = None if lost else ensemble.evaluate(run.test)
     document = {
         "finished": not stopped,
         "settings": run.config.to_json(),
@@ -253,14 +264,18 @@ def _report(
         "ensemble": averaged,
         "folder": str(folder),
     }
+    lines = _table(ensemble)
+    if averaged is not None:
+        best = ensemble.members.index(ensemble.best)
+        ensemble.best.model.save(folder / _BEST)
+        replace(run.config, **points[best]).save(folder)
+        lines += [
+            "",
+            f"averaged prediction of {len(ensemble.sound)} members: accuracy "
+            f"{percent(averaged['accuracy'])}, loss {averaged['loss']:.4f}",
+            f"best: {ensemble.best.describe()}, saved in {folder / _BEST}",
+        ]
     files.write_text(folder / _JSON, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
-    lines = [
-        *_table(ensemble),
-        "",
-        f"averaged prediction of {len(ensemble)} members: accuracy "
-        f"{percent(averaged['accuracy'])}, loss {averaged['loss']:.4f}",
-        f"best: {ensemble.best.describe()}, saved in {folder / _BEST}",
-    ]
     output.result(document, "\n".join(lines))
 
 
@@ -269,9 +284,9 @@ def _table(ensemble: Ensemble) -> list[str]:
     rows = [
         (
             member.describe(),
-            f"{member.last.loss:.4f}",
-            "–" if member.last.val_loss is None else f"{member.last.val_loss:.4f}",
-            "–" if member.last.val_accuracy is None else percent(member.last.val_accuracy),
+            _shown("{:.4f}".format, member.last.loss),
+            _shown("{:.4f}".format, member.last.val_loss),
+            _shown(percent, member.last.val_accuracy),
         )
         for member in ensemble.ranked[:_SHOWN]
     ]
@@ -283,11 +298,16 @@ def _table(ensemble: Ensemble) -> list[str]:
         means = [
             (
                 " ".join(f"{key}={value}" for key, value in group.config.items()) or "all seeds",
-                str(group.count),
-                percent(group.mean),
-                percent(group.spread),
+                f"{group.count}" + f" ({group.diverged} diverged)" * (group.diverged > 0),
+                _shown(percent, group.mean),
+                _shown(percent, group.spread),
             )
             for group in groups[:_SHOWN]
         ]
         lines += ["", table(("rates", "seeds", "mean accuracy", "spread"), means, left=(0,))]
     return lines
+
+
+def _shown(form: Callable[[float], str], value: float | None) -> str:
+    """A figure, or a dash for one that is not there."""
+    return "–" if value is None or math.isnan(value) else form(value)

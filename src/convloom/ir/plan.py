@@ -34,6 +34,7 @@ class Segment:
         limit: bytes that a block may have.
         cluster: blocks that share an image.
         precision: what operands of products are rounded to.
+        together: whether one launch can make a step of many networks of this kind.
     """
 
     stages: tuple[str, ...]
@@ -45,6 +46,7 @@ class Segment:
     limit: int = 0
     cluster: int = 1
     precision: str = "fp32"
+    together: bool = False
 
     @property
     def nbytes(self) -> int:

@@ -52,6 +52,7 @@ def plan_table(plan: Plan) -> str:
             *(line(row) for row in rows),
             "",
             *(line for step in plan.steps for line in _segment_lines(step)),
+            *_together_lines(plan),
             *_memory_lines(plan),
             *(f"note: {note}" for note in plan.notes),
         ]
@@ -74,6 +75,14 @@ def _segment_lines(step: Step) -> list[str]:
         f"  on-chip memory of a block: {quantity(found.nbytes)}B of {quantity(found.limit)}B",
         *(f"    {part}" for part in parts if part),
     ]
+
+
+def _together_lines(plan: Plan) -> list[str]:
+    """Whether many networks can take their steps together: where a step is one segment."""
+    segment = plan.steps[0].selection.segment if len(plan.steps) == 1 else None
+    if segment is None or not segment.together:
+        return []
+    return ["  members of cl.train_many and convloom sweep: one launch a step for all of them"]
 
 
 def _regions(owner: str, regions: tuple[Region, ...]) -> str:

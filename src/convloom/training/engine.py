@@ -86,6 +86,7 @@ class Engine:
         layer: what ``predict`` gives, a layer's last tensor or any other; None for the network's
             output. For engines without loss alone.
         plans: those of engines that are like this one in everything but weights, rates and seed.
+        storage: makes the memory of everything that lives between steps; None: the device does.
 
     Raises:
         ConvloomError: a device that is not there, an unknown rung or precision, shapes that
@@ -107,6 +108,7 @@ class Engine:
         precision: str = FP32,
         layer: str | None = None,
         plans: Plans | None = None,
+        storage: Callable[[Plan], Storage] | None = None,
     ) -> None:
         check_model(model)
         assert layer is None or loss is None
@@ -126,6 +128,7 @@ class Engine:
         self._backend = get_backend(self.device)
         self.lock = Lock()
         self._plans = Plans() if plans is None else plans
+        self._make_storage = storage or self._backend.storage
         self._executables: OrderedDict[tuple[Any, ...], Executable] = OrderedDict()
         self._current: Executable | None = None
         self._initial_hyper = {**optimizer.hyper(0)} if optimizer is not None else {}
@@ -199,10 +202,14 @@ class Engine:
 
     def executable(self, kind: str, batch_size: int) -> Executable:
         """What runs steps for class numbers; ``kind`` is ``train`` or ``evaluate``."""
-        make = self._training_plan if kind == "train" else self._evaluation_plan
         with self.lock:
             key = (kind, batch_size, INDEX.name)
-            return self._executable(key, lambda: make(batch_size, INDEX))
+            return self._executable(key, lambda: self.plan_of(kind, batch_size))
+
+    def plan_of(self, kind: str, batch_size: int) -> Plan:
+        """The plan of what ``executable`` gives."""
+        make = self._training_plan if kind == "train" else self._evaluation_plan
+        return make(batch_size, INDEX)
 
     def prepare(self, kind: str, batch_size: int) -> None:
         """Compile and bind what ``executable`` gives; the tensors that ``read`` reads stay."""
@@ -215,15 +222,18 @@ class Engine:
         self._current = executable
         self.steps_done += updates
 
-    def hyper_rows(self, values: Sequence[Mapping[str, float]]) -> np.ndarray:
+    def hyper_rows(
+        self, values: Sequence[Mapping[str, float]], row: np.ndarray | None = None
+    ) -> np.ndarray:
         """``hyper`` as ``set_hyper`` would leave it each time, float64 (n, slots).
+
+        Args:
+            row: what it is before; None asks the device, which waits for all that it is doing.
 
         Raises:
             KeyError: a name that is not among the optimizer's ``slots``.
         """
-        row = np.zeros(len(self._slots))
-        if "hyper" in self._storage.layouts:
-            row = self._storage.read("hyper")
+        row = self.hyper() if row is None else row.copy()
         rows = np.tile(row, (len(values), 1))
         if all(named.keys() == values[0].keys() for named in values):
             for name in values[0] if values else ():
@@ -234,6 +244,12 @@ class Engine:
                 row[self._slot(name)] = value
             rows[i] = row
         return rows
+
+    def hyper(self) -> np.ndarray:
+        """The values of all slots, float64; zeros where nothing is updated."""
+        if "hyper" in self._storage.layouts:
+            return self._storage.read("hyper")
+        return np.zeros(len(self._slots))
 
     def begin_steps(self) -> None:
         """Have the device know the seed, before steps that the host does not make."""
@@ -408,7 +424,7 @@ class Engine:
         # Of two images, since batch norm may not be trained on one.
         plan = self._training_plan(2, self._kind) if trains else self._prediction(1)
         self.model.initialize(self.seed)
-        self._storage = storage = self._backend.storage(plan)
+        self._storage = storage = self._make_storage(plan)
         self._held = storage.layouts
         self.pull_weights()
         if "loss.grad" in storage.layouts:

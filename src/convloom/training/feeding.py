@@ -241,7 +241,7 @@ _Drawn = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """Batches of one size that follow each other: number ``start`` to ``stop`` - 1 of an epoch."""
 
     size: int
@@ -249,13 +249,24 @@ class _Block:
     stop: int
 
 
-def _blocks(sizes: Sequence[int]) -> Iterator[_Block]:
+def blocks(sizes: Sequence[int]) -> Iterator[Block]:
     """The batches of an epoch, from the first to the last."""
     start = 0
     for size, batches in groupby(sizes):
         stop = start + len(list(batches))
-        yield _Block(size, start, stop)
+        yield Block(size, start, stop)
         start = stop
+
+
+def places_of(
+    sizes: Sequence[int], size: int, start_batch: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """The batches of a size from ``start_batch`` on: their numbers (batches,), and where in the
+    epoch's order their samples stand (batches, size)."""
+    whole = np.array(sizes, np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(whole)])
+    own = start_batch + np.flatnonzero(whole[start_batch:] == size)
+    return own, starts[own, None] + np.arange(size)
 
 
 class ResidentFeed:
@@ -287,7 +298,7 @@ class ResidentFeed:
         counts = Counter(self._batches.sizes)
         for size in sizes:
             _, runner = self._runner(kind, size)
-            runs = [b.stop - b.start for b in _blocks(self._batches.sizes) if b.size == size]
+            runs = [b.stop - b.start for b in blocks(self._batches.sizes) if b.size == size]
             runner.prepare(counts[size] or 1, dict.fromkeys(runs or [1]))
 
     def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
@@ -317,7 +328,7 @@ class ResidentFeed:
         """Asks for the steps, some at a time. Batches of each size are a plan of their own."""
         kind, batch = "evaluate" if rates is None else "train", start_batch
         self._begin(kind, drawn, start_batch, rates)
-        for block in _blocks(self._batches.sizes):
+        for block in blocks(self._batches.sizes):
             executable, runner = self._runner(kind, block.size)
             while batch < block.stop:
                 if course.stop():
@@ -333,13 +344,11 @@ class ResidentFeed:
     def _begin(self, kind: str, drawn: _Drawn, start_batch: int, rates: np.ndarray | None) -> None:
         """Tell the runner of each size what its batches from ``start_batch`` on are."""
         order, draws, shifts = drawn
-        sizes = np.array(self._batches.sizes, np.int64)
-        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-        for size in dict.fromkeys(sizes[start_batch:].tolist()):
-            own = start_batch + np.flatnonzero(sizes[start_batch:] == size)
+        for size in dict.fromkeys(self._batches.sizes[start_batch:]):
+            own, places = places_of(self._batches.sizes, size, start_batch)
             _, runner = self._runner(kind, size)
             runner.begin(
-                order[starts[own, None] + np.arange(size)],
+                order[places],
                 None if rates is None else rates[own - start_batch],
                 first_step=self._engine.steps_done,
                 draws=draws,

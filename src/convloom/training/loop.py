@@ -35,7 +35,7 @@ from convloom.training.feeding import (
 from convloom.training.history import EpochRow, History, StepRow, score
 from convloom.training.interrupt import StopRequest, TrainingInterrupted
 from convloom.training.metrics import Evaluation, Totals
-from convloom.training.protocols import Dataset, Progress, StepResult
+from convloom.training.protocols import Batches, Dataset, Progress, StepResult
 from convloom.training.schedules import Span
 
 if TYPE_CHECKING:
@@ -106,6 +106,58 @@ def _rates_of(trainer: Trainer, begun: Progress) -> Callable[[int], tuple[float,
     return made
 
 
+def batches_of(trainer: Trainer, train: Dataset) -> Batches:
+    """The batches that a trainer learns from."""
+    files: dict[str, Any] = {"files": trainer.batch_files} if trainer.batch_files else {}
+    return train.batches(
+        trainer.batch_size,
+        seed=trainer.seed,
+        shuffle=trainer.shuffle,
+        augment=trainer.augment,
+        prefetch=PREFETCH,
+        **files,
+    )
+
+
+def epoch_row(
+    at: Progress,
+    lr: float,
+    means: Evaluation,
+    figures: Evaluation | None,
+    trained: float,
+    seconds: float,
+) -> EpochRow:
+    """The row of the epoch that ends.
+
+    Args:
+        means: of training, over the epoch; ``figures`` those of the validation behind it.
+        trained: seconds that training took; ``seconds`` includes the validation.
+    """
+    return EpochRow(
+        epoch=at.epoch + 1,
+        step=at.step,
+        lr=lr,
+        loss=means["loss"],
+        accuracy=means["accuracy"],
+        val_loss=None if figures is None else figures["loss"],
+        val_accuracy=None if figures is None else figures["accuracy"],
+        seconds=seconds,
+        images_per_second=means["n"] / max(trained, 1e-9),
+        costs=means.get("costs", {}),
+        val_costs={} if figures is None else figures.get("costs", {}),
+    )
+
+
+def non_finite(what: str, at: Progress, lr: float, saved: str = "") -> NonFiniteError:
+    """The error of a training that cannot go on; ``saved``: the checkpoint before, if any."""
+    kept = f"; {saved} holds the last good weights" if saved else ""
+    return NonFiniteError(
+        f"{what} at {at.describe()}, learning rate {lr:.4g}: lower the learning rate, set "
+        f"clip_norm, or check the images for NaN{kept}",
+        at.step,
+    )
+
+
 class Loop:
     """One call of ``fit``.
 
@@ -124,15 +176,7 @@ class Loop:
         self.trainer = trainer
         self.train = train
         self.validation = validation
-        files: dict[str, Any] = {"files": trainer.batch_files} if trainer.batch_files else {}
-        self.batches = train.batches(
-            trainer.batch_size,
-            seed=trainer.seed,
-            shuffle=trainer.shuffle,
-            augment=trainer.augment,
-            prefetch=PREFETCH,
-            **files,
-        )
+        self.batches = batches_of(trainer, train)
         self.history = trainer.history.copy()
         self.progress = Progress(
             epoch=trainer.epochs_done,
@@ -317,19 +361,7 @@ class Loop:
         figures = self._validate()
         seconds = self._seconds + time.perf_counter() - began
         means = self._epoch.means()
-        row = EpochRow(
-            epoch=self.progress.epoch + 1,
-            step=self.progress.step,
-            lr=self._lr,
-            loss=means["loss"],
-            accuracy=means["accuracy"],
-            val_loss=None if figures is None else figures["loss"],
-            val_accuracy=None if figures is None else figures["accuracy"],
-            seconds=seconds,
-            images_per_second=means["n"] / max(self._seconds, 1e-9),
-            costs=means.get("costs", {}),
-            val_costs={} if figures is None else figures.get("costs", {}),
-        )
+        row = epoch_row(self.progress, self._lr, means, figures, self._seconds, seconds)
         best = self.history.best()
         self.history.epochs.append(row)
         self.progress = replace(self.progress, epoch=self.progress.epoch + 1, batch=0)
@@ -408,12 +440,7 @@ class Loop:
         )
 
     def _non_finite(self, what: str) -> NonFiniteError:
-        kept = f"; {self._saved} holds the last good weights" if self._saved else ""
-        return NonFiniteError(
-            f"{what} at {self.progress.describe()}, learning rate {self._lr:.4g}: lower the "
-            f"learning rate, set clip_norm, or check the images for NaN{kept}",
-            self.progress.step,
-        )
+        return non_finite(what, self.progress, self._lr, self._saved)
 
     def _tell(
         self,

@@ -1,221 +1,41 @@
-"""Many small networks: one network trained with other rates and seeds, compared and averaged.
+"""Many small networks: one network trained with other rates and seeds.
 
 Members differ in what a compiled step reads from memory (rates, seed, schedule), never in what is
 compiled into it, so all of them share plans and kernels. Each is trained as ``Trainer`` trains it
-alone, and has the same bits. A GPU is too large for one small network: there several are trained at
+alone, and has the same bits. A GPU is too large for one small network: there one launch makes a
+step of all members, where a step runs on chip as a whole (together.py); else several are trained at
 a time, each in a thread with a stream of its own.
 """
 
 from __future__ import annotations
 
-import math
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from statistics import fmean, pstdev
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from convloom.backends import get_backend, resolve_device
-from convloom.backends.feeding import beside
-from convloom.ir import ConvloomError, Graph
-from convloom.training import prediction
+from convloom.backends.feeding import beside, has_device_input
+from convloom.ir import Graph
 from convloom.training.arguments import check_optimizer
 from convloom.training.engine import Engine, Plans
-from convloom.training.history import EpochRow, History, finite, score
+from convloom.training.ensemble import Ensemble, ManyError, Member
+from convloom.training.loop import NonFiniteError
 from convloom.training.optim import Optimizer
 from convloom.training.protocols import Dataset
+from convloom.training.together import ApartError, train_together, way_for
 from convloom.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from convloom.nn import Module
 
+_LOG = logging.getLogger("convloom")
 #: What a member may set beside its optimiser's rates.
 _OWN = ("seed", "schedule")
-#: Images that an ensemble predicts at a time.
-_AT_A_TIME = 16_384
 #: What only the whole may set; files and watchers of single members would meet in one place.
 _NOT_HERE = ("out", "callbacks", "checkpoint_every")
-
-
-class ManyError(ConvloomError, ValueError):
-    """Members that cannot be trained together; the message names the setting."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One trained network.
-
-    Attributes:
-        config: what sets it apart: its rates, seed and schedule, as they were given.
-        model: the network, with its weights.
-        history: what happened in its training.
-    """
-
-    config: Mapping[str, Any]
-    model: Module
-    history: History
-
-    @property
-    def last(self) -> EpochRow:
-        """The last epoch."""
-        return self.history[-1]
-
-    def describe(self) -> str:
-        """``lr=0.01 seed=3``."""
-        return " ".join(f"{key}={_shown(value)}" for key, value in self.config.items()) or "–"
-
-
-@dataclass(frozen=True)
-class Group:
-    """Members that differ in their seeds alone.
-
-    Attributes:
-        config: what they have in common.
-        count: how many they are.
-        mean, spread: of the last epochs' validation accuracies (training, where nothing was
-            validated): mean and standard deviation.
-    """
-
-    config: Mapping[str, Any]
-    count: int
-    mean: float
-    spread: float
-
-
-class Ensemble:
-    """Trained members. ``print(ensemble)`` is a table, the best first.
-
-    Args:
-        members: in the order in which they were asked for.
-        device, precision: where and how ``predict`` computes.
-    """
-
-    def __init__(
-        self, members: Sequence[Member], device: str = "auto", precision: str = "fp32"
-    ) -> None:
-        if not members:
-            raise ManyError("an ensemble needs at least one member")
-        self.members = tuple(members)
-        self._device = device
-        self._precision = precision
-        self._engines: list[tuple[Graph, Engine]] = []
-
-    @property
-    def ranked(self) -> tuple[Member, ...]:
-        """The members, best last epoch first; those that are equal in the order they came."""
-        return tuple(sorted(self.members, key=lambda member: score(member.last), reverse=True))
-
-    @property
-    def best(self) -> Member:
-        """The member whose last epoch has the best validation accuracy, then the lowest loss.
-
-        Where nothing was validated, the lowest training loss counts.
-        """
-        return self.ranked[0]
-
-    def predict(self, images: np.ndarray, *, batch_size: int = 256) -> np.ndarray:
-        """The mean of all members' class probabilities, float32 (N, classes).
-
-        Args:
-            images: as ``Trainer.predict`` takes them.
-        """
-        images = np.asarray(images)
-        images = images[None] if images.ndim == 3 else images
-        total = np.zeros((len(images), self._engine_with(self.members[0].model).classes))
-        for member in self.members:
-            ready = prediction.normalised(member.model, images)
-            engine = self._engine_with(member.model)
-            for start in range(0, len(ready), batch_size):
-                logits = engine.predict(ready[start : start + batch_size])
-                total[start : start + batch_size] += prediction.softmax(logits)
-        return (total / len(self.members)).astype(np.float32)
-
-    def _engine_with(self, model: Module) -> Engine:
-        """An engine that holds a member's weights; members of one network share one."""
-        shape = model.input_shape
-        if shape is None or len(shape) != 3:
-            raise ManyError("a member does not know the shape of its images; train it first")
-        graph = model.trace(shape, 1)
-        engine = next((engine for known, engine in self._engines if known == graph), None)
-        if engine is None:
-            engine = Engine(
-                model,
-                input_shape=(shape[0], shape[1], shape[2]),
-                device=self._device,
-                precision=self._precision,
-            )
-            self._engines.append((graph, engine))
-        for name, value in model.state_dict().items():
-            engine.write(name, value)
-        return engine
-
-    def evaluate(self, dataset: Dataset, *, batch_size: int = 256) -> dict[str, float]:
-        """``{"loss", "accuracy", "n"}`` of the averaged prediction over every sample.
-
-        Raises:
-            ManyError: an empty data set.
-        """
-        right, loss, count = 0, 0.0, 0
-        # Each member's weights are loaded once for many batches.
-        for batch in dataset.batches(_AT_A_TIME).epoch(0):
-            labels = np.asarray(batch.labels)
-            made = self.predict(batch.images, batch_size=batch_size)
-            own = made[np.arange(len(labels)), labels].astype(np.float64)
-            right += int((made.argmax(axis=1) == labels).sum())
-            # The smallest float32 stands for a probability of 0, so that the mean stays finite.
-            loss -= float(np.log(np.maximum(own, np.finfo(np.float32).tiny)).sum())
-            count += len(labels)
-        if not count:
-            raise ManyError(f"the data set {dataset.name} has no samples")
-        return {"loss": loss / count, "accuracy": right / count, "n": count}
-
-    def groups(self) -> tuple[Group, ...]:
-        """The members by what they have in common but for the seed, best mean first."""
-        found: dict[tuple[Any, ...], list[Member]] = {}
-        for member in self.members:
-            found.setdefault(tuple(_without_seed(member.config).items()), []).append(member)
-        made = [
-            Group(dict(common), len(group), fmean(values), pstdev(values))
-            for common, group in found.items()
-            for values in [[_accuracy(member.last) for member in group]]
-        ]
-        return tuple(sorted(made, key=lambda group: group.mean, reverse=True))
-
-    def to_json(self) -> dict[str, Any]:
-        """Members in order, with their last epochs, and the groups, as plain data."""
-        data = {
-            "members": [
-                {"config": dict(member.config), **_figures(member.last)} for member in self.members
-            ],
-            "best": self.members.index(self.best),
-            "groups": [{**vars(group), "config": dict(group.config)} for group in self.groups()],
-        }
-        plain: dict[str, Any] = finite(data)
-        return plain
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self.members)
-
-    def __str__(self) -> str:
-        rows = [
-            (member.describe(), *(_cell(value) for value in _figures(member.last).values()))
-            for member in self.ranked
-        ]
-        header = ("member", "loss", "accuracy", "val loss", "val accuracy", "seconds")
-        widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
-        return "\n".join(
-            "  ".join(
-                cell.ljust(width) if i == 0 else cell.rjust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in (header, tuple("-" * width for width in widths), *rows)
-        )
 
 
 def train_many(
@@ -232,7 +52,11 @@ def train_many(
     """Train one network many times, each time with other rates and another seed.
 
     Each member has the bits that ``Trainer(...).fit(train, epochs, validation)`` alone gives it.
-    On a GPU several are trained at a time; ``model`` is then called in threads.
+    One that diverges ends early, with its ``error``, and the others go on.
+
+    On a GPU one launch makes a step of all members that have equal networks, of as many as fit in
+    its memory. Where steps do not run on chip as a whole several are trained at a time, each in a
+    thread, and ``model`` may be called in threads. The log says which it is, and why.
 
     Args:
         configs: for each member what it changes: ``seed``, ``schedule``, and rates of the
@@ -275,27 +99,117 @@ def each_member(
     check_optimizer(optimizer)
     if refused := sorted(set(settings) & set(_NOT_HERE)):
         raise ManyError(f"{refused[0]} is for one Trainer, not for many members at once")
-    plans = [_settings_of(config, optimizer, settings) for config in configs]
-    if not plans:
-        raise ManyError("configs is empty; give one mapping for each member, {} for no change")
-
-    running: set[Trainer] = set()
-    made = {"engine": partial(Engine, plans=Plans())}
-
-    def one(config: Mapping[str, Any], rule: Optimizer, own: dict[str, Any]) -> Member:
-        network = model()
-        trainer = Trainer(network, rule, loss, **{**made, **own})
-        running.add(trainer)
-        try:
-            history = trainer.fit(train, epochs, validation)
-        finally:
-            running.discard(trainer)
-        return Member(dict(config), network, history)
-
-    jobs = [
-        partial(one, config, rule, own) for config, (rule, own) in zip(configs, plans, strict=True)
+    wanted = [
+        _Wanted(config, *_settings_of(config, optimizer, settings), loss) for config in configs
     ]
-    return _trained(jobs, settings.get("device", "auto"), running)
+    if not wanted:
+        raise ManyError("configs is empty; give one mapping for each member, {} for no change")
+    course = _Course(train, validation, epochs, settings.get("device", "auto"))
+    backend = get_backend(resolve_device(course.device))
+    if len(wanted) > 1 and has_device_input(backend) and "engine" not in settings:
+        return course.by_kind(wanted, model)
+    return course.apart([(one, model) for one in wanted])
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A member that is to be trained.
+
+    Attributes:
+        rule, own: its optimiser, and its Trainer's settings.
+    """
+
+    config: Mapping[str, Any]
+    rule: Optimizer
+    own: Mapping[str, Any]
+    loss: Any
+
+    def trainer(self, network: Module, **engine: Any) -> Trainer:
+        """What trains a network so."""
+        return Trainer(network, self.rule, self.loss, **{**engine, **self.own})
+
+
+#: A member that is to be trained, and what gives its network.
+_Pair = tuple[_Wanted, "Callable[[], Module]"]
+
+
+@dataclass(frozen=True)
+class _Course:
+    """What all members learn from, and for how long."""
+
+    train: Dataset
+    validation: Dataset | None
+    epochs: int
+    device: str
+
+    def by_kind(self, wanted: Sequence[_Wanted], model: Callable[[], Module]) -> Iterator[Member]:
+        """Train members together that have equal networks; give all in order."""
+        networks = [model() for _ in wanted]
+        done: dict[int, Member] = {}
+        given = 0
+        for numbers in self._kinds(wanted, networks):
+            own = [(wanted[number], networks[number]) for number in numbers]
+            for number, member in zip(numbers, self._kind(own), strict=True):
+                done[number] = member
+                while given in done:
+                    yield done.pop(given)
+                    given += 1
+
+    def apart(self, pairs: Sequence[_Pair]) -> Iterator[Member]:
+        """Train each member by itself, on a GPU several at a time, and give them in order."""
+        running: set[Trainer] = set()
+        made = partial(Engine, plans=Plans())
+
+        def one(wanted: _Wanted, network: Callable[[], Module]) -> Member:
+            model, error = network(), None
+            trainer = wanted.trainer(model, engine=made)
+            running.add(trainer)
+            try:
+                trainer.fit(self.train, self.epochs, self.validation)
+            except NonFiniteError as diverged:
+                error = diverged
+            finally:
+                running.discard(trainer)
+            return Member(dict(wanted.config), model, trainer.history, error)
+
+        return _trained([partial(one, *pair) for pair in pairs], self.device, running)
+
+    def _kinds(self, wanted: Sequence[_Wanted], networks: Sequence[Module]) -> list[list[int]]:
+        """The numbers of members with equal networks, in the order of each kind's first."""
+        kinds: list[tuple[Graph, list[int]]] = []
+        for number, (one, network) in enumerate(zip(wanted, networks, strict=True)):
+            # Of two images, since batch norm may not be trained on one.
+            graph = network.trace(one.trainer(network).shape_of(self.train), 2)
+            found = next((numbers for known, numbers in kinds if known == graph), None)
+            if found is None:
+                kinds.append((graph, [number]))
+            else:
+                found.append(number)
+        return [numbers for _, numbers in kinds]
+
+    def _kind(self, own: Sequence[tuple[_Wanted, Module]]) -> Iterator[Member]:
+        """Train members with equal networks together, if they can be."""
+        makers = [partial(wanted.trainer, network) for wanted, network in own]
+        try:
+            if len(own) == 1:
+                raise ApartError("it is the only one of its kind")
+            way = way_for(makers[0], self.train, self.validation)
+        except ApartError as why:
+            _LOG.info("members that train apart: %d, because %s", len(own), why)
+            yield from self.apart([(wanted, partial(_same, network)) for wanted, network in own])
+            return
+        _LOG.info("%s", way.describe(len(own)))
+        start = 0
+        for count in way.groups(len(own)):
+            part = slice(start, start + count)
+            outcomes = train_together(way, makers[part], self.train, self.validation, self.epochs)
+            for (wanted, network), outcome in zip(own[part], outcomes, strict=True):
+                yield Member(dict(wanted.config), network, outcome.history, outcome.error)
+            start += count
+
+
+def _same(network: Module) -> Module:
+    return network
 
 
 def _trained(
@@ -338,24 +252,3 @@ def _settings_of(
             f"the rule; {optimizer.kind}'s own form is compiled"
         )
     return rule, {**shared, **own}
-
-
-def _without_seed(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key != "seed"}
-
-
-def _figures(row: EpochRow) -> dict[str, float | None]:
-    names = ("loss", "accuracy", "val_loss", "val_accuracy", "seconds")
-    return {name: getattr(row, name) for name in names}
-
-
-def _accuracy(row: EpochRow) -> float:
-    return row.accuracy if row.val_accuracy is None else row.val_accuracy
-
-
-def _cell(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.4f}"
-
-
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

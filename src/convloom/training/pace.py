@@ -50,6 +50,14 @@ class Pace:
 
     def reported(self, parts: Generator[Part, None, None], ahead: int) -> Iterator[StepResult]:
         """The results of each step; ``parts`` are asked for by being taken."""
+        with contextlib.closing(self.chunks(parts, ahead)) as chunks:
+            for results, size in chunks:
+                yield from self._steps(results, size)
+
+    def chunks(
+        self, parts: Generator[Part, None, None], ahead: int
+    ) -> Generator[tuple[Results, int], None, None]:
+        """The results of each part, and how many images its steps have."""
         waiting: deque[Part] = deque()
         began = time.perf_counter()
         try:
@@ -60,9 +68,9 @@ class Pace:
                     now = time.perf_counter()
                     self._learn((now - began) / waiting[0].asked.steps)
                     began = now
-                    yield from self._steps(results, waiting.popleft().size)
+                    yield results, waiting.popleft().size
             while waiting:
-                yield from self._steps(waiting[0].asked.results(), waiting.popleft().size)
+                yield waiting[0].asked.results(), waiting.popleft().size
         finally:
             # Whoever leaves early must find nothing on its way.
             for part in waiting:

@@ -213,13 +213,7 @@ class Trainer:
         validation: Dataset | None,
         resume: bool | str | os.PathLike[str],
     ) -> History:
-        _check_dataset("train", train)
-        if validation is not None:
-            _check_dataset("validation", validation)
-            _check_alike(train, self.shape_of(train), validation)
-        shape = self.shape_of(train)
-        self._attach(train, shape)
-        self._synchronise(shape)
+        self.begin(train, validation)
         loop = Loop(self, train, validation, epochs)
         if resume:
             loop.restore(checkpoint.load(self._resume_path(resume)))
@@ -234,6 +228,20 @@ class Trainer:
             # A watcher may have given the model's weights another home meanwhile.
             self.engine.hold_weights()
         return self.history
+
+    def begin(self, train: Dataset, validation: Dataset | None) -> None:
+        """Prepare to train: check the data, tell the model of it, and make the engine.
+
+        Raises:
+            TrainerError: data that cannot be trained on, or not with each other.
+        """
+        _check_dataset("train", train)
+        shape = self.shape_of(train)
+        if validation is not None:
+            _check_dataset("validation", validation)
+            _check_alike(train, shape, validation)
+        self._attach(train, shape)
+        self._synchronise(shape)
 
     def stop(self) -> None:
         """Ask a running ``fit`` to end after the current step, as Ctrl-C does."""

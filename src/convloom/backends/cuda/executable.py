@@ -181,7 +181,7 @@ def _named(phase: Phase) -> set[str]:
     return {one.name for one in phase.arguments if isinstance(one, Tensor)}
 
 
-def _own_arenas(plan: Plan) -> dict[str, int]:
+def own_arenas(plan: Plan) -> dict[str, int]:
     """{arena: offset in the executable's one allocation}, the persistent one left out."""
     offsets, end = {}, 0
     for name, nbytes in plan.arenas.items():
@@ -192,7 +192,7 @@ def _own_arenas(plan: Plan) -> dict[str, int]:
 
 
 def _arena_addresses(plan: Plan, persistent: Allocation, own: Allocation) -> dict[str, int]:
-    offsets = _own_arenas(plan)
+    offsets = own_arenas(plan)
     return {
         name: persistent.address if name == PERSISTENT else own.address + offsets[name]
         for name in plan.arenas
@@ -206,7 +206,7 @@ def _allocate(plan: Plan, storage: CudaStorage) -> Allocation:
         OutOfMemoryError: it does not fit; says how far, and what would.
     """
     gpu = storage.gpu
-    need, free = _own_arenas(plan)[""], gpu.free_bytes()
+    need, free = own_arenas(plan)[""], gpu.free_bytes()
     if need > storage.announced:
         storage.announced = need
         total = quantity(need + storage.arena.nbytes)

@@ -20,7 +20,7 @@ kernels/cuda/gather has them without the prefix.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -60,45 +60,54 @@ def fed_calls(
         addresses: of what ``Fed`` may name.
     """
     phases = fed_phases(executable.plan, gather)
-    if not phases:
-        return []
-    (step,) = executable.plan.steps
+    return [fed_call(executable, phase, addresses) for phase in phases]
+
+
+def fed_call(placed: Placed, phase: Phase, given: Mapping[str, int]) -> Call:
+    """A launch of the one step of a plan; ``given``: what ``Fed`` may name."""
+    (step,) = placed.plan.steps
 
     def word(argument: Argument | Fed) -> int | float:
         if isinstance(argument, Fed):
-            return addresses[argument.name]
+            return given[argument.name]
         if isinstance(argument, Tensor):
-            return executable.place(argument.name) + argument.offset
+            return placed.place(argument.name) + argument.offset
         if isinstance(argument, Workspace):
             assert step.workspace is not None
-            return executable.place(step.workspace) + argument.offset
+            return placed.place(step.workspace) + argument.offset
         return argument
 
-    return [
-        Call(
-            phase.kernel,
-            tuple(word(argument) for argument in phase.arguments),
-            phase.blocks,
-            phase.threads,
-            phase.shared,
-            f"{step.node.title} on a data set",
-        )
-        for phase in phases
-    ]
+    return Call(
+        phase.kernel,
+        tuple(word(argument) for argument in phase.arguments),
+        phase.blocks,
+        phase.threads,
+        phase.shared,
+        f"{step.node.title} on a data set",
+    )
+
+
+def only_launch(plan: Plan) -> CudaLaunch | None:
+    """What runs the one step of a plan; None for a plan that has more."""
+    launch = plan.steps[0].selection.launch if len(plan.steps) == 1 else None
+    return launch if isinstance(launch, CudaLaunch) else None
 
 
 def fed_phases(plan: Plan, gather: Specialisation) -> tuple[Phase, ...]:
     """The phases of a step that feeds itself, for the data set that ``gather`` is for."""
-    launch = plan.steps[0].selection.launch if len(plan.steps) == 1 else None
-    if not isinstance(launch, CudaLaunch):
-        return ()
+    launch = only_launch(plan)
+    return () if launch is None else told(launch.fed, gather)
+
+
+def told(phases: Sequence[Phase], gather: Specialisation) -> tuple[Phase, ...]:
+    """Phases whose kernels know the data set that ``gather`` is for, where they read it."""
     extra = {"FED": 1, **{f"FED_{name}": value for name, value in gather.constants}}
 
-    def told(phase: Phase) -> Phase:
-        if not any(isinstance(one, Fed) for one in phase.arguments):
+    def one(phase: Phase) -> Phase:
+        if not any(isinstance(argument, Fed) for argument in phase.arguments):
             return phase
         constants = {**dict(phase.kernel.constants), **extra}
         kernel = replace(phase.kernel, constants=tuple(sorted(constants.items())))
         return replace(phase, kernel=kernel)
 
-    return tuple(map(told, launch.fed))
+    return tuple(map(one, phases))

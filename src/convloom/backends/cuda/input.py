@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from convloom.backends.base import Executable, Storage
@@ -10,7 +10,9 @@ from convloom.backends.cuda.gpu import Gpu
 from convloom.backends.cuda.queues import own_sharing
 from convloom.backends.cuda.resident import ResidentData, ResidentSteps, Stepper
 from convloom.backends.cuda.ring import Ring, StreamedSteps
-from convloom.backends.feeding import Crops, Samples
+from convloom.backends.cuda.together import MemberMemory, member_bytes, refusal
+from convloom.backends.feeding import Crops, Job, Samples
+from convloom.ir import Plan
 
 
 class CudaInput:
@@ -61,3 +63,15 @@ class CudaInput:
     def streamed(self, executable: Executable, ring: Any) -> StreamedSteps:
         """Run a plan on batches that pass through what ``ring`` returned."""
         return StreamedSteps(self._stepper(executable), ring)
+
+    def refusal(self, plan: Plan, samples: Samples, crops: Crops | None) -> str:
+        """Why many networks cannot run a plan together, in a clause; empty where they can."""
+        return refusal(plan, samples, crops)
+
+    def member_bytes(self, jobs: Sequence[Job]) -> int:
+        """Memory that each of many networks takes that do these jobs together."""
+        return member_bytes(jobs)
+
+    def members(self, jobs: Sequence[Job], count: int) -> MemberMemory:
+        """Memory for so many networks. Raises OutOfMemoryError where it does not fit."""
+        return MemberMemory(self._gpu, jobs, count)

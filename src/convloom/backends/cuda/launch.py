@@ -19,6 +19,7 @@ __all__ = [
     "Phase",
     "Specialisation",
     "Tensor",
+    "Together",
     "Workspace",
     "launch_of",
     "members",
@@ -61,7 +62,7 @@ def members(specialisation: Specialisation) -> str:
 
 @dataclass(frozen=True)
 class Fed:
-    """An argument of a phase that makes its own batch: an address that the feeder knows."""
+    """An argument of a phase that makes its own batch: an address or number the feeder knows."""
 
     name: str
 
@@ -86,6 +87,22 @@ class Phase:
 
 
 @dataclass(frozen=True)
+class Together:
+    """What runs a step for many networks of one kind at once (together.py).
+
+    Addresses are those of the first network. ``blocks`` of a phase are those of one network, and
+    whoever feeds says into how many they are put together, if the phase asks for ``parts``.
+
+    Attributes:
+        prologue: comes before the first of steps that follow each other, as that of a launch.
+        phases: of each step; they take their batches from a data set, as ``CudaLaunch.fed``.
+    """
+
+    prologue: tuple[Phase, ...]
+    phases: tuple[Phase, ...]
+
+
+@dataclass(frozen=True)
 class CudaLaunch:
     """All phases of a step, in order, on one stream.
 
@@ -95,11 +112,13 @@ class CudaLaunch:
             that is ``lasting``, the phases keep up to date themselves.
         fed: what runs in place of the phases where the batch lies in a data set on the device, and
             this step is all of its plan (fed.py); empty where it cannot.
+        together: likewise for many networks at once; None where they cannot run so.
     """
 
     phases: tuple[Phase, ...]
     prologue: tuple[Phase, ...] = ()
     fed: tuple[Phase, ...] = ()
+    together: Together | None = None
 
     @property
     def kernels(self) -> tuple[Specialisation, ...]:

@@ -17,15 +17,16 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from convloom.backends.cuda.fed import fed_calls, fed_phases
-from convloom.backends.cuda.gpu import Allocation, Call, Gpu, Pinned
+from convloom.backends.cuda.gpu import Allocation, Call, Gpu
 from convloom.backends.cuda.graph import REPETITIONS, Replay
 from convloom.backends.cuda.launch import Phase, Specialisation
 from convloom.backends.cuda.overlap import Access, Span
+from convloom.backends.cuda.tables import RANKS, Reports, checked_order, checked_rates
 from convloom.backends.feeding import Asked, Crops, Results
 from convloom.ir import ROW_MAJOR, ConvloomError, Plan, ShapeError, TensorSpec
 
@@ -33,8 +34,6 @@ from convloom.ir import ROW_MAJOR, ConvloomError, Plan, ShapeError, TensorSpec
 _AHEAD = 3
 _THREADS = 256
 _CLOCK_BYTES = 16
-#: Numbers of right answers that a step counts: top 1 and top 5.
-_RANKS = 2
 
 
 class Stepper(Protocol):
@@ -150,9 +149,10 @@ class ResidentSteps:
         self.costs = costs_of(executable.plan)
         self._gpu = data.gpu
         hyper = executable.plan.graph.specs.get("hyper")
+        self._rates = hyper.size if hyper else 0
         self._gather, self._record = kernels(
             data.shape,
-            hyper.size if hyper else 0,
+            self._rates,
             crops,
             data.floats,
             data.mapped is not None,
@@ -161,9 +161,7 @@ class ResidentSteps:
         fed = [phase.kernel for phase in self._fed_phases()]
         self._gpu.load(fed or (self._gather, self._record))
         self._clock = self._gpu.allocate(2 * _CLOCK_BYTES)
-        self._draw_type = np.uint16 if _windows(data.shape, crops) else np.uint8
-        draw_bytes = 3 * np.dtype(self._draw_type).itemsize
-        self._draws = self._gpu.allocate(data.samples * draw_bytes if crops else 0)
+        self._draws = self._gpu.allocate(draw_bytes(data, crops))
         noisy = crops is not None and crops.noise
         self._shifts = self._gpu.allocate(4 * data.samples * data.shape[0]) if noisy else None
         self._drawn: np.ndarray | None = None
@@ -191,7 +189,7 @@ class ResidentSteps:
         parts = list(self.chunks(order, rates, first_step=first_step, draws=draws, shifts=shifts))
         return Results(
             np.concatenate([np.empty(0, np.float32), *(part.losses for part in parts)]),
-            np.concatenate([np.empty((0, _RANKS), np.int32), *(part.corrects for part in parts)]),
+            np.concatenate([np.empty((0, RANKS), np.int32), *(part.corrects for part in parts)]),
             np.concatenate([np.empty((0, self.costs), np.float32), *(p.costs for p in parts)]),
         )
 
@@ -258,11 +256,12 @@ class ResidentSteps:
             ShapeError: tables of other shapes.
             ConvloomError: indices, or draws, out of range.
         """
-        order = self._checked_order(order)
+        order = checked_order(order, self.batch_size, self.data.samples)
         self._steps, self._asked = len(order), 0
         if not len(order):
             return
-        rates = self._checked_rates(rates, len(order))
+        width = self._rates if self.executable.address("hyper") else 0
+        rates = checked_rates(rates, len(order), width)
         if draws is None or draws is not self._drawn:
             self._take_draws(draws)
         if shifts is None or shifts is not self._shifted:
@@ -291,7 +290,7 @@ class ResidentSteps:
         else:
             length = 1
             self._first(self._tables)
-        results = self._tables.results(self._asked, length)
+        results = self._tables.reports.results(self._asked, length)
         self._asked += length
         return Asked(length, results)
 
@@ -317,7 +316,7 @@ class ResidentSteps:
         """Tables that are long enough; graphs made for shorter ones are dropped."""
         if self._tables is None or self._tables.capacity < steps:
             self._tables = tables = _Tables(
-                self._gpu, steps, self.batch_size, self._gather, self.costs
+                self._gpu, steps, self.batch_size, self._rates, self.costs
             )
             calls = self._fed(tables)
             if not calls:
@@ -340,65 +339,34 @@ class ResidentSteps:
             "draws": self._draws.address,
             "rates": tables.rates if self.executable.address("hyper") else 0,
             "clock": self._clock.address,
-            "losses": tables.losses,
-            "corrects": tables.corrects,
+            "losses": tables.reports.tables[0],
+            "corrects": tables.reports.tables[1],
         }
         calls = fed_calls(self.executable, self._gather, addresses)
         return tuple(self._gpu.prepare(call) for call in calls)
 
     def _fed_phases(self) -> tuple[Phase, ...]:
         """What of such a step there is: for whole images and one shift a channel."""
-        if _windows(self.data.shape, self.crops) or self.data.mapped is not None:
+        if windows(self.data.shape, self.crops) or self.data.mapped is not None:
             return ()
         return fed_phases(self.executable.plan, self._gather)
 
     def _ends(self, tables: _Tables) -> tuple[Callable[[], None], Callable[[], None]]:
         """The launches before and after those of the plan."""
         moved = 0 if self._shifts is None else self._shifts.address
-        windows = (moved,) if _windows(self.data.shape, self.crops) else ()
-        facts = (*self.data.addresses, *windows)
+        own = (moved,) if windows(self.data.shape, self.crops) else ()
+        facts = (*self.data.addresses, *own)
         source = (*facts, tables.order, self._draws.address, tables.rates)
         clock = self._clock.address
         gather = gathering(self._gather, self.executable, source, clock)
-        record = recording(self._record, self.executable, tables.reports, clock)
+        record = recording(self._record, self.executable, tables.reports.tables, clock)
         return self._gpu.prepare(gather), self._gpu.prepare(record)
 
-    def _checked_order(self, order: np.ndarray) -> np.ndarray:
-        order = np.ascontiguousarray(order, np.int64)
-        if order.ndim != 2 or order.shape[1] != self.batch_size:
-            raise ShapeError(
-                f"order must be (steps, {self.batch_size}) for this plan, it is {order.shape}"
-            )
-        if order.size and not (order.min() >= 0 and order.max() < self.data.samples):
-            raise ConvloomError(
-                f"order names samples {order.min()} to {order.max()}; the data set has "
-                f"{self.data.samples}"
-            )
-        return order
-
-    def _checked_rates(self, rates: np.ndarray | None, steps: int) -> np.ndarray | None:
-        width = dict(self._gather.constants)["RATES"]
-        if not self.executable.address("hyper"):
-            return None
-        if rates is None or rates.shape != (steps, width):
-            shape = None if rates is None else rates.shape
-            raise ShapeError(f"rates must be ({steps}, {width}), they are {shape}")
-        return np.ascontiguousarray(rates, np.float64)
-
     def _take_draws(self, draws: np.ndarray | None) -> None:
-        if self.crops is None:
-            if draws is not None:
-                raise ShapeError("draws were given, but the images are not augmented")
-            return
-        shape = (self.data.samples, 3)
-        types = (np.uint8, self._draw_type)
-        if draws is None or draws.shape != shape or draws.dtype not in types:
-            raise ShapeError(f"the draws of crops must be {np.dtype(self._draw_type)} {shape}")
-        spare = np.subtract(self.data.shape[1:], self.crops.shape(self.data.shape)[1:])
-        if draws.size and (draws[:, :2].max(axis=0) > spare + 2 * self.crops.padding).any():
-            raise ConvloomError(f"a crop begins beyond the padding of {self.crops.padding}")
-        self._gpu.upload(self._draws.address, np.ascontiguousarray(draws, self._draw_type))
-        self._drawn = draws
+        checked = checked_draws(draws, self.data, self.crops)
+        if checked is not None:
+            self._gpu.upload(self._draws.address, checked)
+            self._drawn = draws
 
     def _take_shifts(self, shifts: np.ndarray | None) -> None:
         if self._shifts is None:
@@ -415,23 +383,12 @@ class ResidentSteps:
 class _Tables:
     """What the steps of one call read and write, in device memory, and its twin on the host."""
 
-    def __init__(
-        self, gpu: Gpu, steps: int, batch_size: int, gather: Specialisation, costs: int
-    ) -> None:
+    def __init__(self, gpu: Gpu, steps: int, batch_size: int, width: int, costs: int) -> None:
         self.capacity = steps
         self._gpu = gpu
-        width = dict(gather.constants)["RATES"]
-        assert isinstance(width, int)
-        reported = [4 * steps * each for each in (1, _RANKS, costs)]
-        sizes = (8 * steps * batch_size, 8 * steps * width, *reported)
-        self._memory = [gpu.allocate(size) for size in sizes]
-        self.order, self.rates, self.losses, self.corrects, reported_costs = (
-            m.address for m in self._memory
-        )
-        self.reports = (self.losses, self.corrects, reported_costs if costs else 0)
-        self._width = costs
-        # Of nothing there is nothing to pin.
-        self._pinned: list[Pinned] = [gpu.pinned(max(size, 4)) for size in reported]
+        self._memory = [gpu.allocate(size) for size in (8 * steps * batch_size, 8 * steps * width)]
+        self.order, self.rates = (memory.address for memory in self._memory)
+        self.reports = Reports(gpu, steps, costs)
 
     def fill(self, order: np.ndarray, rates: np.ndarray | None) -> None:
         """Write the tables for as many steps as ``order`` has rows."""
@@ -439,23 +396,32 @@ class _Tables:
         if rates is not None:
             self._gpu.upload(self.rates, rates)
 
-    def results(self, start: int, steps: int) -> Callable[[], Results]:
-        """A function that waits for the results of some steps, whose copy begins now."""
-        columns = ((np.float32, 1), (np.int32, _RANKS), (np.float32, self._width))
-        reported: list[np.ndarray] = []
-        for pinned, table, (kind, width) in zip(self._pinned, self.reports, columns, strict=True):
-            words = pinned.array.view(kind)[start * width : (start + steps) * width]
-            if width:
-                self._gpu.download_later(table + 4 * width * start, words)
-            reported.append(words.reshape(steps, width))
-        wait = self._gpu.mark()
 
-        def results() -> Results:
-            wait()
-            losses, corrects, costs = (words.copy() for words in reported)
-            return Results(losses[:, 0], corrects, costs)
+def checked_draws(
+    draws: np.ndarray | None, data: ResidentData, crops: Crops | None
+) -> np.ndarray | None:
+    """The draws of crops, as they lie on the device; None without. Raises ShapeError, or
+    ConvloomError for a crop that the padded image does not hold."""
+    if crops is None:
+        if draws is not None:
+            raise ShapeError("draws were given, but the images are not augmented")
+        return None
+    shape, kind = (data.samples, 3), _draw_type(data, crops)
+    if draws is None or draws.shape != shape or draws.dtype not in (np.uint8, kind):
+        raise ShapeError(f"the draws of crops must be {kind} {shape}")
+    spare = np.subtract(data.shape[1:], crops.shape(data.shape)[1:])
+    if draws.size and (draws[:, :2].max(axis=0) > spare + 2 * crops.padding).any():
+        raise ConvloomError(f"a crop begins beyond the padding of {crops.padding}")
+    return np.ascontiguousarray(draws, kind)
 
-        return results
+
+def draw_bytes(data: ResidentData, crops: Crops | None) -> int:
+    """Bytes that the draws of crops take on the device."""
+    return 0 if crops is None else 3 * data.samples * _draw_type(data, crops).itemsize
+
+
+def _draw_type(data: ResidentData, crops: Crops) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if windows(data.shape, crops) else np.uint8)
 
 
 def uploaded(gpu: Gpu, values: np.ndarray) -> Allocation:
@@ -484,8 +450,8 @@ def kernels(
         mapped: every pixel of the input has a shift of its own.
         costs: numbers in the plan's ``costs``.
     """
-    record = Specialisation("record/naive", (("COSTS", costs), ("RANKS", _RANKS)))
-    if crops is not None and _windows(shape, crops):
+    record = Specialisation("record/naive", (("COSTS", costs), ("RANKS", RANKS)))
+    if crops is not None and windows(shape, crops):
         return _window_kernel(shape, rates, crops, floats, mapped), record
     channels, height, width = shape
     constants = {
@@ -502,9 +468,15 @@ def kernels(
     return Specialisation("gather/naive", tuple(sorted(constants.items()))), record
 
 
-def _windows(shape: tuple[int, int, int], crops: Crops | None) -> bool:
+def windows(shape: tuple[int, int, int], crops: Crops | None) -> bool:
     """Whether crops are of another size than images of ``shape``, or colours are moved."""
     return crops is not None and (crops.noise or crops.shape(shape) != shape)
+
+
+def gathers_itself(shape: tuple[int, ...], shift: np.ndarray, crops: Crops | None) -> bool:
+    """Whether a step can gather its batches itself (fed.py): whole images, a shift a channel."""
+    channels, height, width = shape
+    return not windows((channels, height, width), crops) and mapped(shift) is None
 
 
 def _window_kernel(
@@ -628,6 +600,6 @@ def checked_plan(
         raise ShapeError(f"the plan takes images {images}, the data set has {shape}")
     if target != TensorSpec((n,), "int64"):
         raise ShapeError(f"the plan takes targets {target}, a data set has class numbers")
-    if (specs["correct"].dtype, specs["correct"].shape) != ("int32", (_RANKS,)):
+    if (specs["correct"].dtype, specs["correct"].shape) != ("int32", (RANKS,)):
         raise ShapeError(f"the plan counts right answers as {specs['correct']}")
     return n

@@ -48,14 +48,17 @@ class DeviceTensor:
 class CudaStorage(BoundStorage[DeviceTensor]):
     """The persistent arena of a network: parameters, states and controls.
 
+    Args:
+        arena: memory for it, zeroed; None allocates it.
+
     Attributes:
         announced: bytes of the largest plan on this storage that a log has spoken of.
     """
 
-    def __init__(self, plan: Plan, gpu: Gpu) -> None:
+    def __init__(self, plan: Plan, gpu: Gpu, arena: Allocation | None = None) -> None:
         self.gpu = gpu
         self.announced = 0
-        self.arena: Allocation = gpu.allocate(plan.arenas.get(PERSISTENT, 0))
+        self.arena = gpu.allocate(plan.arenas.get(PERSISTENT, 0)) if arena is None else arena
         first = self.arena.address
 
         def bind(name: str, buffer: Buffer) -> DeviceTensor:

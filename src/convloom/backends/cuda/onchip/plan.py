@@ -31,9 +31,11 @@ LOGITS, LOSS, GRADIENTS = 0, 1, 2
 MOST_BLOCKS = 132
 #: Of a fragment: bytes of a step (16 products, of tf32 8) by 8 outputs.
 _FRAGMENT = 256
-#: Of the reducing kernel: elements of slabs and features that a block takes, its warps, chunks of
-#: images on the way, and most tiles of 16 outputs.
-_ELEMENTS, _FEATURES, _WARPS, _STAGES, _ROWS = 32, 32, 8, 4, 4
+#: Of the reducing kernel: elements of slabs and features that a block takes, its warps, and most
+#: tiles of 16 outputs.
+_ELEMENTS, _FEATURES, _WARPS, _ROWS = 32, 32, 8, 4
+#: Chunks of images that are on their way to a warp of it.
+STAGES = 4
 
 
 @dataclass(frozen=True)
@@ -148,20 +150,24 @@ class OnChip:
     def shared(self) -> int:
         """Bytes of shared memory of a block. Raises UnfitError if that is too much."""
         image = self.memory.regions.nbytes
-        need = self.fixed.nbytes + self.config.images * image
-        scratch = [
-            4 * (size * tile.split + max(self.config.threads, conv.filters))
-            for conv, size, tile in zip(
-                self.stages.convs, self.slabs, self.wgrad_tiles, strict=True
-            )
-        ]
-        need = max(need, *scratch, 0)
+        need = max(self.fixed.nbytes + self.config.images * image, self.scratch)
         if need > self.limit:
             raise UnfitError(
                 f"an image takes {image / 1024:.0f} KB of shared memory and the weights "
                 f"{self.fixed.nbytes / 1024:.0f} KB; a block has {self.limit // 1024} KB"
             )
         return need
+
+    @property
+    def scratch(self) -> int:
+        """Bytes of shared memory where the filters' gradients of a block are added up."""
+        sizes = [
+            4 * (size * tile.split + max(self.config.threads, conv.filters))
+            for conv, size, tile in zip(
+                self.stages.convs, self.slabs, self.wgrad_tiles, strict=True
+            )
+        ]
+        return max(sizes, default=0)
 
     @cached_property
     def slabs(self) -> list[int]:
@@ -248,17 +254,17 @@ class OnChip:
         )
         return filters + matrices + 1
 
-    @property
-    def reduce_shared(self) -> int:
-        """Bytes of shared memory of a block of the second kernel."""
+    def reduce_shared(self, stages: int = STAGES) -> int:
+        """Bytes of shared memory of a block of the second kernel, with so many chunks of images on
+        the way to a warp."""
         if self.mode != GRADIENTS:
             return 0
-        return max(_WARPS * 32 * 4, *map(self._reduced, self.reduce_rows))
+        return max(_WARPS * 32 * 4, *(self._reduced(rows, stages) for rows in self.reduce_rows))
 
-    def _reduced(self, rows: int) -> int:
+    def _reduced(self, rows: int, stages: int = STAGES) -> int:
         """What a block of the second kernel needs for so many tiles of outputs."""
-        sums = rows * 16 * (_FEATURES + 1) * 4
-        return _WARPS * max(_STAGES * self._stage(rows), sums)
+        sums = 4 * (rows * 16 + 1) * _FEATURES + 4 * rows * 16
+        return _WARPS * max(stages * self._stage(rows), sums)
 
     def _stage(self, rows: int) -> int:
         """Bytes of a chunk of images on its way to the second kernel (linear_wgrad.cuh)."""
@@ -311,6 +317,7 @@ class OnChip:
             "IMAGE_BYTES": memory.regions.nbytes,
             "MATRICES_AT": min(matrices, default=self.resident),
             "SUMS_AT": self.resident,
+            "SCRATCH_AT": 0,
             "SLAB": max(1, sum(self.slabs)),
             **self._conv_constants(starts),
             **_arrays("LINEAR", [_linear_constants(linear) for linear in linears]),

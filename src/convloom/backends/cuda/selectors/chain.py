@@ -10,8 +10,16 @@ from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tens
 from convloom.backends.cuda.onchip.config import chosen
 from convloom.backends.cuda.onchip.exact import Exact
 from convloom.backends.cuda.onchip.operand import BFLOAT16, OPERANDS
-from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, MOST_BLOCKS, OnChip
+from convloom.backends.cuda.onchip.plan import (
+    GRADIENTS,
+    LOGITS,
+    LOSS,
+    MOST_BLOCKS,
+    STAGES,
+    OnChip,
+)
 from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
+from convloom.backends.cuda.onchip.together import together
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
 from convloom.ir import Node, Selection
 from convloom.ops import (
@@ -115,16 +123,29 @@ class _Launches:
         )
         if self.chain.has_loss:
             self._reduce((slab, kept, losses, ranks), packed, blocks)
+        made = build.selection("onchip", "onchip")
+        launch = self._launch(made.launch.phases)
         inputs = [build.specs[name] for name in self.node.inputs]
         segment = kernel.segment(self.chain.titles(inputs), self.n)
-        made = replace(build.selection("onchip", "onchip"), segment=segment)
-        phases = made.launch.phases
-        pack, rest = (phases[:1], phases[1:]) if kernel.packed else ((), phases)
+        return replace(
+            made,
+            launch=launch,
+            segment=replace(segment, together=launch.together is not None),
+            lasting=isinstance(self.chain, ChainUpdate),
+        )
+
+    def _launch(self, phases: tuple[Phase, ...]) -> CudaLaunch:
+        """The launches of a batch, and those of steps that take their batches from a data set."""
+        pack, rest = (phases[:1], phases[1:]) if self.kernel.packed else ((), phases)
         fed = self._fed(rest) if self.chain.has_loss and self.row else ()
-        if not isinstance(self.chain, ChainUpdate):
-            return replace(made, launch=replace(made.launch, fed=(*pack, *fed) if fed else ()))
-        # The update keeps the packed weights new, so they are made but once.
-        return replace(made, launch=CudaLaunch(rest, pack, fed), lasting=True)
+        many = None
+        whole = self.kernel.config.split == 1  # images, each of which one block carries
+        if fed and whole and isinstance(self.chain, ChainUpdate | ChainEvaluate):
+            many = together(self.kernel, self.n, (*pack, *fed))
+        if isinstance(self.chain, ChainUpdate):
+            # The update keeps the packed weights new, so they are made but once.
+            return CudaLaunch(rest, pack, fed, many)
+        return CudaLaunch(phases, fed=(*pack, *fed) if fed else (), together=many)
 
     def _fed(self, phases: Sequence[Phase]) -> tuple[Phase, ...]:
         """The launches of a step and its reduction that take their batch from a data set."""
@@ -145,6 +166,7 @@ class _Launches:
         constants = self.constants | {
             "GRADIENTS": int(self._mode() == GRADIENTS),
             "TOP": top.k,
+            "STAGES": STAGES,
             "RULE": 0,
             "CLIP": 0,
             "NESTEROV": 0,
@@ -166,7 +188,7 @@ class _Launches:
         )
         kernel = self.kernel
         self.build.add(
-            "onchip/reduce", constants, arguments, kernel.reduce_blocks, 256, kernel.reduce_shared
+            "onchip/reduce", constants, arguments, kernel.reduce_blocks, 256, kernel.reduce_shared()
         )
 
     def _parameters(self) -> list[tuple[Argument, ...]]:

@@ -22,7 +22,8 @@ struct LinearWgrad {
     using Number = typename F::Number;
     static constexpr bool WIDE = F::BYTES == 4;
     static constexpr int WIDTH = Linear::WIDTH, OUT = Linear::OUT, O = Linear::O;
-    static constexpr int MT = int(P::LINEAR_ROWS[J]), NT = FEATURES / 8, STAGES = 4;
+    static constexpr int MT = int(P::LINEAR_ROWS[J]), NT = FEATURES / 8;
+    static constexpr int STAGES = int(P::STAGES);  // chunks of a warp on their way
     static constexpr int O_GROUPS = (OUT / 16 + MT - 1) / MT;
     static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
     // Rows of a chunk of images: their features, their gradients. What lies between keeps banks

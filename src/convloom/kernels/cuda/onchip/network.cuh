@@ -113,7 +113,7 @@ struct Convs {
     }
     __device__ __forceinline__ void finish(const Work<P>& work, f32* slab) const {
         if constexpr (THERE) {
-            gradient.finish(&at<f32>(work.shared), slab);
+            gradient.finish(&at<f32>(work.shared + int(P::SCRATCH_AT)), slab);
             rest.finish(work, slab + Kit<P>::template Wgrad<I>::SIZE);
         }
     }
@@ -196,6 +196,7 @@ __device__ __forceinline__ const u64* fed_counter(const u64* counter, u64* clock
 // gridDim-th turn of the batch, or, where SPLIT blocks share an image, of as many fewer.
 template <class P>
 struct EveryTurn {
+    static constexpr bool MANY = false;
     i64 first, stride, n;
 
     __device__ __forceinline__ explicit EveryTurn(i64 n)
@@ -209,6 +210,65 @@ struct EveryTurn {
     __device__ __forceinline__ bool more() const { return first + stride < n; }
     __device__ __forceinline__ void go() { first += stride; }
 };
+
+// The same where a block makes the sums of several such blocks, one after the other: of block
+// `first` of `blocks`, and every `parts`-th from there.
+template <class P>
+struct SeveralTurns {
+    static constexpr bool MANY = true;
+    static_assert(P::SPLIT == 1, "a block carries whole images");
+    // A block whose sums are made, and the turn within it; what lies behind the last is not there.
+    struct Turn {
+        int sums, round;
+    };
+    Turn of[3];
+    int blocks, parts;
+    i64 n;
+
+    __device__ __forceinline__ SeveralTurns(i64 first, i64 blocks, i64 parts, i64 n)
+        : of{{int(first), 0}, {}, {}}, blocks(int(blocks)), parts(int(parts)), n(n) {
+        of[1] = after(of[0]);
+        of[2] = after(of[1]);
+    }
+    __device__ __forceinline__ i64 image(const Turn& turn) const {
+        return turn.sums < blocks
+                   ? (turn.sums + i64(turn.round) * blocks) * int(P::IMAGES)
+                   : n;
+    }
+    __device__ __forceinline__ Turn after(const Turn& turn) const {
+        const Turn next{turn.sums, turn.round + 1};
+        return image(next) < n ? next : Turn{turn.sums + parts, 0};
+    }
+    __device__ __forceinline__ i64 now() const { return image(of[0]); }
+    __device__ __forceinline__ i64 next() const { return image(of[1]); }
+    __device__ __forceinline__ i64 after_next() const { return image(of[2]); }
+    __device__ __forceinline__ bool there() const { return of[0].sums < blocks; }
+    __device__ __forceinline__ bool more() const { return of[1].sums < blocks; }
+    // Whether this turn is the last of its sums, and whose these are.
+    __device__ __forceinline__ bool ends() const { return of[1].sums != of[0].sums; }
+    __device__ __forceinline__ i64 sums() const { return of[0].sums; }
+    __device__ __forceinline__ void go() {
+        of[0] = of[1];
+        of[1] = of[2];
+        of[2] = after(of[2]);
+    }
+};
+
+// Make good what SCRATCH_BYTES at SCRATCH_AT overwrote: weights, as at the beginning, and the zeros
+// around maps.
+template <class P>
+__device__ __forceinline__ void restore(Bytes* shared, const Bytes* packed) {
+    constexpr int FROM = int(P::SCRATCH_AT), TO = int(round_up(FROM + P::SCRATCH_BYTES, 16));
+    constexpr int MATRICES = int(P::MATRICES_AT), IMAGE = int(P::IMAGE_AT);
+    __syncthreads();
+    load_weights<P>(shared, packed, FROM, int(least(TO, MATRICES)));
+    load_weights<P>(shared, packed, int(greatest(FROM, MATRICES)), int(least(TO, P::SUMS_AT)));
+    if constexpr (TO > IMAGE) {
+        for (int i = IMAGE + 16 * int(threadIdx.x); i < TO; i += 16 * int(P::THREADS))
+            at<uint4>(shared + i) = make_uint4(0, 0, 0, 0);
+        __syncthreads();
+    }
+}
 
 // Carry the images of all turns; `leaves`: whether this is the block that leaves the fed step's row.
 template <class P, class Turns>
@@ -257,8 +317,15 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
             convs.backward(work, buffer);
         }
         if constexpr (P::CONVS == 0) __syncthreads();  // its input has but one buffer
+        if constexpr (Turns::MANY && P::MODE == 2 && P::CONVS > 0) {
+            if (turn.ends()) {
+                convs.finish(work, given.slab + turn.sums() * P::SLAB);
+                if (more) restore<P>(shared, given.packed);
+                convs.begin();
+            }
+        }
         if (more) incoming.put(source, shared, buffer ^= 1);
     }
-    if constexpr (P::MODE == 2 && P::CONVS > 0)
+    if constexpr (!Turns::MANY && P::MODE == 2 && P::CONVS > 0)
         convs.finish(work, given.slab + i64(blockIdx.x) * P::SLAB);
 }

@@ -175,6 +175,7 @@ __device__ __forceinline__ void reduce_linears(const Reduction<P>& work, i64& bl
 
 #define ONCHIP_PARAMETER(i) f32 *p##i, f32 *g##i, f32 *s##i, f32 *t##i, f32 rate##i, f32 decay##i
 #define ONCHIP_GIVEN(i) {p##i, g##i, s##i, t##i, rate##i, decay##i}
+#define ONCHIP_OWN(i) {own(p##i), own(g##i), own(s##i), own(t##i), rate##i, decay##i}
 
 // What is told of a batch, and where; the latter half if FED (fed.py).
 struct Reported {
@@ -188,7 +189,7 @@ struct Reported {
     u64* clock;
     f32* all_losses;
     i32* all_corrects;
-    // Of the tables of losses and right answers: how many members share a row, and which this is.
+    // Members that share a row of the tables of losses and right answers, and which this is.
     i64 members = 1, member = 0;
 
     __device__ __forceinline__ i64 row() const { return i64(clock[2]); }
