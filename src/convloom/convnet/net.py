@@ -15,7 +15,7 @@ from convloom.convnet.errors import ConfigError
 from convloom.convnet.initial import Function, initialise
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules import piece_of
-from convloom.convnet.modules.base import Piece, Weights, as_vector
+from convloom.convnet.modules.base import Piece, Shared, WeightedPiece, Weights, as_vector
 from convloom.convnet.modules.neurons import NeuronLayer
 from convloom.convnet.network import Classes, Data, Layer, Network, read_network
 from convloom.convnet.rules import LayerRule, Rules, read_rules, reshaped, shaping
@@ -138,6 +138,7 @@ class Net(Module):
                 raise WeightsError(
                     f"{name} must have shape {array.shape}, it has {np.shape(arrays[name])}"
                 )
+        self._check_one_matrix(arrays)
         own = {
             name: {key: np.asarray(arrays[f"{name}/{key}"]) for key in piece.export()}
             for name, piece in self._pieces.items()
@@ -147,10 +148,32 @@ class Net(Module):
         for name, piece in self._pieces.items():
             piece.restore(own[name])
 
+    def _check_one_matrix(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Raises WeightsError for matrices of layers that share one, unless they are equal."""
+        first: dict[int, str] = {}
+        for name, piece in self._pieces.items():
+            for key in piece.keys() if isinstance(piece, WeightedPiece) else ():
+                owner = first.setdefault(id(piece.held(key)), f"{name}/{key}")
+                if not np.array_equal(np.ravel(arrays[owner]), np.ravel(arrays[f"{name}/{key}"])):
+                    raise WeightsError(
+                        f"{owner} and {name}/{key} are one matrix, and must be equal"
+                    )
+
+    def owners(self) -> dict[tuple[str, int], tuple[str, int]]:
+        """{(layer, input): the layer and input whose weights it takes}; those of its own are left
+        out. Where that one shares too, it is the last in the row."""
+        found: dict[tuple[str, int], tuple[str, int]] = {}
+        for layer in self.network.layers:
+            initial = getattr(layer.definition, "initial", None)
+            for i, source in enumerate(initial.shared if isinstance(initial, Initial) else ()):
+                if source is not None:
+                    found[layer.name, i] = found.get(source, source)
+        return found
+
     def _piece(self, layer: Layer) -> Piece:
         network = self.network
         initial = getattr(layer.definition, "initial", None)
-        shared = self._shared(initial) if isinstance(initial, Initial) else []
+        shared = self._shared(layer, initial) if isinstance(initial, Initial) else []
         inputs = tuple(network[name].extent for name in layer.inputs)
         rule = self.rules.layers.get(layer.name, LayerRule())
         try:
@@ -158,8 +181,15 @@ class Net(Module):
         except (ConvloomError, ShapeError) as error:
             raise ConfigError(str(error), network.file, layer.name, line=layer.line) from error
 
-    def _shared(self, initial: Initial) -> list[Parameter | None]:
-        return [None if source is None else self._weight(*source) for source in initial.shared]
+    def _shared(self, layer: Layer, initial: Initial) -> list[Shared]:
+        """Whose weights the inputs of a layer take."""
+        found: list[Shared] = []
+        for source in initial.shared:
+            if source is None:
+                found.append(None)
+            else:
+                found.append(source[1] if source[0] == layer.name else self._weight(*source))
+        return found
 
     def _weight(self, name: str, index: int) -> Parameter:
         weights = self._pieces[name].get_submodule("weights")

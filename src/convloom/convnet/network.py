@@ -297,16 +297,38 @@ class _Reader:
             name, index = source
             if name != layer.name and name not in self._layers:
                 raise values.error(self._missing(name), "weightSource")
-            owner = layer if name == layer.name else self._layers[name]
-            sizes = _weight_sizes(owner)
-            if owner.type != layer.type or not index < len(sizes):
-                raise values.error(f"needs a {layer.type} with an input {index}", "weightSource")
-            if sizes[index] != _weight_sizes(layer)[number]:
+            if name == layer.name and index >= number:
                 raise values.error(
-                    f"needs weights of the same shape: {name}[{index}] has {sizes[index]}, "
-                    f"this input {_weight_sizes(layer)[number]}",
+                    f"names input {index} of the layer itself; weights are shared with an input "
+                    f"before, and this one is number {number}",
                     "weightSource",
                 )
+            owner = layer if name == layer.name else self._layers[name]
+            self._check_owner(values, layer, number, owner, index)
+
+    def _check_owner(
+        self, values: Values, layer: Layer, number: int, owner: Layer, index: int
+    ) -> None:
+        """Weights are shared by inputs of one type of layer whose weights have one shape."""
+        sizes, own = self._weight_sizes(owner), self._weight_sizes(layer)[number]
+        if owner.type != layer.type or not index < len(sizes):
+            raise values.error(f"needs a {layer.type} with an input {index}", "weightSource")
+        if sizes[index] != own:
+            raise values.error(
+                f"needs weights of the same shape: {owner.name}[{index}] has {sizes[index]}, "
+                f"this input {own}",
+                "weightSource",
+            )
+        if owner.gpu != layer.gpu and self._strict:
+            raise values.error(f"needs {owner.name} on the same gpu", "weightSource")
+
+    def _weight_sizes(self, layer: Layer) -> list[tuple[int, ...]]:
+        """The shapes of a layer's weights, one an input, as far as sharing them is concerned."""
+        windows = getattr(layer.definition, "windows", None)
+        if windows is None:
+            return [(layer.extent.count, self._layers[name].extent.count) for name in layer.inputs]
+        places = layer.extent.side if layer.type == "local" else 1
+        return [(w.groups * w.filters, w.filter_channels, w.size, places) for w in windows]
 
     def _check_all_read(self) -> None:
         read = {name for layer in self._layers.values() for name in layer.inputs}
@@ -340,15 +362,6 @@ class _Reader:
         for key in values.unknown():
             if key not in _SILENT:
                 self._notes.append(f"[{name}] {key} means nothing to a {values.text('type')} layer")
-
-
-def _weight_sizes(layer: Layer) -> list[tuple[int, ...]]:
-    """The shapes of a layer's weights, one an input, as far as sharing them is concerned."""
-    windows = getattr(layer.definition, "windows", None)
-    if windows is not None:
-        places = layer.extent.side if layer.type == "local" else 1
-        return [(w.groups * w.filters, w.filter_channels, w.size, places) for w in windows]
-    return [(layer.extent.count,)] * len(layer.inputs)
 
 
 def _unknown_type(kind: str) -> str:

@@ -198,9 +198,31 @@ def optimizer_of(
     Raises:
         OptimizerError: what the file asks for is not supported.
     """
+    _check_sharing(net)
     parameters = dict(net.named_parameters())
     rules = tuple(_rule(net, name, parameters[name].shape) for name in _learning(net))
     return Velocity(rules, steps=steps, constant=constant, files=tuple(files), seed=seed)
+
+
+def _check_sharing(net: Net) -> None:
+    """Weights of several inputs learn by their owner's rule, whose rate must do for all of them.
+
+    A conv added its gradient to the owner's as it was, other layers times their own rate.
+
+    Raises:
+        OptimizerError: rates by which one sum of gradients cannot learn.
+    """
+    for (name, i), (owner, j) in net.owners().items():
+        own, theirs = (net.rules.layers[n].weights[k] for n, k in ((name, i), (owner, j)))
+        if not theirs.eps:
+            continue
+        frozen = not own.eps
+        other = (own.eps, own.schedule) != (theirs.eps, theirs.schedule)
+        if frozen or (other and net.network[name].type != "conv"):
+            raise OptimizerError(
+                f"[{name}] takes the weights of [{owner}], so its epsW={own.eps:g} and schedW must "
+                f"be those there, epsW={theirs.eps:g} and schedW={theirs.schedule}"
+            )
 
 
 def _learning(net: Net) -> list[str]:

@@ -19,7 +19,7 @@ from convloom.convnet.layers import (
     Softmax,
     TreeFc,
 )
-from convloom.convnet.modules.base import Piece
+from convloom.convnet.modules.base import Piece, Shared
 from convloom.convnet.modules.conv import ConvPiece
 from convloom.convnet.modules.dense import FcPiece
 from convloom.convnet.modules.fixed import (
@@ -37,17 +37,16 @@ from convloom.convnet.modules.tree import TreeFcPiece
 from convloom.convnet.network import Layer
 from convloom.convnet.rules import LayerRule
 from convloom.ir.errors import ConvloomError
-from convloom.nn import Parameter
 
 
 def piece_of(
-    layer: Layer, inputs: tuple[Extent, ...], rule: LayerRule, shared: list[Parameter | None]
+    layer: Layer, inputs: tuple[Extent, ...], rule: LayerRule, shared: list[Shared]
 ) -> Piece:
     """The module of a layer that is neither data nor cost.
 
     Args:
         inputs: what flows in.
-        shared: for every input the parameter that another layer owns, or None.
+        shared: for every input whose weights serve, if not its own.
 
     Raises:
         ConvloomError: what the layer asks for is not supported.

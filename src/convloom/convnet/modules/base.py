@@ -29,6 +29,10 @@ class Piece(Layer):
         """Take what ``export`` gives."""
 
 
+#: Whose weights an input takes: another layer's, those of an input before it, or (None) its own.
+Shared = Parameter | int | None
+
+
 class Weights(Module):
     """The matrices of a layer, one an input, named 0, 1, …; a shared one stands at its owner."""
 
@@ -36,12 +40,14 @@ class Weights(Module):
         self,
         shapes: Sequence[tuple[int, ...]],
         initial: Initial,
-        shared: Sequence[Parameter | None] = (),
+        shared: Sequence[Shared] = (),
     ) -> None:
         super().__init__()
         self._order: list[Parameter] = []
         for i, (shape, deviation) in enumerate(zip(shapes, initial.weights, strict=True)):
             source = shared[i] if shared else None
+            if isinstance(source, int):
+                source = self._order[source]
             parameter = source or Parameter(shape, initialisers.Normal(deviation))
             self._order.append(parameter)
             if source is None:

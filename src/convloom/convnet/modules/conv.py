@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from convloom.convnet.layers import Conv, Extent, Window
-from convloom.convnet.modules.base import WeightedPiece, Weights, as_maps
+from convloom.convnet.modules.base import Shared, WeightedPiece, Weights, as_maps
 from convloom.convnet.modules.connections import Connections, channels_of, picking
 from convloom.nn import Parameter, functional
 from convloom.nn import init as initialisers
@@ -22,7 +22,7 @@ class ConvPiece(WeightedPiece):
     Groups with ``randSparse`` read channels drawn once, which are kept with the weights.
     """
 
-    def __init__(self, conv: Conv, shared: list[Parameter | None], name: str) -> None:
+    def __init__(self, conv: Conv, shared: list[Shared], name: str) -> None:
         super().__init__()
         self.windows = conv.windows
         out = conv.extent(())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from convloom.convnet.layers import Extent, Fc, Initial
-from convloom.convnet.modules.base import WeightedPiece, Weights, as_vector
+from convloom.convnet.modules.base import Shared, WeightedPiece, Weights, as_vector
 from convloom.nn import Parameter, functional
 from convloom.nn import init as initialisers
 from convloom.nn.parameter import Variable
@@ -22,7 +22,7 @@ class DensePiece(WeightedPiece):
         shapes: Sequence[tuple[int, int]],
         classes: int,
         initial: Initial,
-        shared: Sequence[Parameter | None] = (),
+        shared: Sequence[Shared] = (),
     ) -> None:
         super().__init__()
         self.weights = Weights(shapes, initial, shared)
@@ -42,7 +42,7 @@ class DensePiece(WeightedPiece):
 class FcPiece(DensePiece):
     """The sum of every input's product with a matrix of its own, and one bias."""
 
-    def __init__(self, fc: Fc, inputs: tuple[Extent, ...], shared: list[Parameter | None]) -> None:
+    def __init__(self, fc: Fc, inputs: tuple[Extent, ...], shared: list[Shared]) -> None:
         shapes = [(fc.outputs, extent.count) for extent in inputs]
         super().__init__(shapes, fc.outputs, fc.initial, shared)
 
