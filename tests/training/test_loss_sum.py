@@ -12,6 +12,7 @@ import torch
 
 import convloom as cl
 from convloom import nn
+from convloom.compiler.segment import has_segment
 from convloom.ir import ShapeError
 from convloom.nn import ArgumentError, CrossEntropyLoss, LossSum, LossTerm, PointwiseLoss
 from convloom.training.engine import Engine
@@ -116,6 +117,20 @@ def test_every_way_of_input_reports_the_same(input: str) -> None:
     assert theirs.steps[0].costs.keys() == set(LOSSES.figures)
 
 
+def test_a_network_on_chip_stays_there() -> None:
+    """What is reported reads the logits, which a segment stores."""
+    found = []
+    for loss in (LossSum((LossTerm("labels", CrossEntropyLoss(), top=2),)), CrossEntropyLoss()):
+        model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(128, CLASSES))
+        step = cl.compile(
+            model, loss, cl.optim.SGD(lr=0.1), batch_size=N, input_shape=(1, 6, 6),
+            device="cuda-sim", kernels="onchip",
+        )  # fmt: skip
+        assert has_segment(step.plan)
+        found.append(step(*batch()))
+    assert found[0] == found[1]
+
+
 def test_the_history_keeps_costs(tmp_path: Path) -> None:
     data = images_and_labels(20)
     trainer = cl.Trainer(TwoHeads(), cl.optim.SGD(lr=0.1), LOSSES, batch_size=8, device="cpu")
@@ -149,6 +164,28 @@ def test_a_network_with_several_outputs_is_saved_and_resumed(tmp_path: Path) -> 
     for name, value in straight.model.state_dict().items():
         np.testing.assert_array_equal(resumed.model.state_dict()[name], value)
     assert resumed.history[1].costs == straight.history[1].costs
+
+
+def test_a_run_stopped_in_mid_epoch_reports_the_whole_epoch(tmp_path: Path) -> None:
+    class Stop(cl.training.Callback):
+        def on_step(self, moment: cl.training.Moment) -> None:
+            if moment.progress.step == 2:
+                moment.trainer.stop()
+
+    def trainer(out: Path | None, *callbacks: Any) -> cl.Trainer:
+        return cl.Trainer(
+            TwoHeads(), cl.optim.SGD(lr=0.1), LOSSES, batch_size=4, device="cpu", out=out,
+            log_every=2, callbacks=callbacks,
+        )  # fmt: skip
+
+    data = images_and_labels(20)
+    straight = trainer(None).fit(data, epochs=1, validation=data)
+    with pytest.raises(cl.training.TrainingInterrupted):
+        trainer(tmp_path, Stop()).fit(data, epochs=1, validation=data)
+    resumed = trainer(tmp_path).fit(data, epochs=1, validation=data, resume=True)
+    assert resumed[0].costs == straight[0].costs
+    assert resumed[0].val_costs == straight[0].val_costs
+    assert resumed.steps == straight.steps
 
 
 def test_values_as_targets() -> None:

@@ -251,6 +251,8 @@ class Trainer:
     def evaluate(self, dataset: Dataset, *, batch_size: int | None = None) -> Evaluation:
         """``{"loss", "accuracy", "top5", "n"}`` over exactly every sample, each counted once.
 
+        A ``LossSum`` adds ``costs``: the mean of every number that it reports, by name.
+
         Raises:
             TrainerError: an empty data set, or one that is normalised unlike the training set.
         """
