@@ -181,3 +181,9 @@ def test_a_golden_update_of_a_tree(case: str, device: str) -> None:
     w, v = updated(VelocitySGD((None,), (0,)), device, hyper, w, g, 0 * w, sizes)
     near(w, arrays["w_next"].T, device)
     near(v, arrays["v_next"].T, device)
+
+
+def test_a_diverged_training_is_told_what_to_edit() -> None:
+    rule = Velocity()
+    assert rule.advice(1.0).startswith("rates of the parameter file: lower epsW and epsB")
+    assert rule.advice(0.5).startswith("rates 0.5 times its file's: lower epsW and epsB")

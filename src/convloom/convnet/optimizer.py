@@ -103,6 +103,10 @@ class Velocity(Optimizer):
     def reads(self) -> tuple[str, ...]:
         return tuple(rule.divisors for rule in self.rules if rule.divisors is not None)
 
+    def advice(self, lr: float) -> str:
+        rates = "rates of the parameter file" if lr == 1 else f"rates {lr:.4g} times its file's"
+        return f"{rates}: lower epsW and epsB, limit weights by wball"
+
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None
     ) -> dict[str, float]:

@@ -148,12 +148,11 @@ def epoch_row(
     )
 
 
-def non_finite(what: str, at: Progress, lr: float, saved: str = "") -> NonFiniteError:
+def non_finite(what: str, at: Progress, advice: str, saved: str = "") -> NonFiniteError:
     """The error of a training that cannot go on; ``saved``: the checkpoint before, if any."""
     kept = f"; {saved} holds the last good weights" if saved else ""
     return NonFiniteError(
-        f"{what} at {at.describe()}, learning rate {lr:.4g}: lower the learning rate, set "
-        f"clip_norm, or check the images for NaN{kept}",
+        f"{what} at {at.describe()}, {advice}, or check the images for NaN{kept}",
         at.step,
     )
 
@@ -440,7 +439,8 @@ class Loop:
         )
 
     def _non_finite(self, what: str) -> NonFiniteError:
-        return non_finite(what, self.progress, self._lr, self._saved)
+        advice = self.trainer.optimizer.advice(self._lr)
+        return non_finite(what, self.progress, advice, self._saved)
 
     def _tell(
         self,

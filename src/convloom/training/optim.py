@@ -62,6 +62,10 @@ class Optimizer(ABC):
         """Buffers of the network that the op reads, behind everything else."""
         return ()
 
+    def advice(self, lr: float) -> str:
+        """The rate of a step that diverged, and what to do about it."""
+        return f"learning rate {lr:.4g}: lower the learning rate, set clip_norm"
+
     @abstractmethod
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None

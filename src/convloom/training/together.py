@@ -377,7 +377,8 @@ class Together:
         for member in np.flatnonzero(~np.isfinite(losses)).tolist():
             if self._errors[member] is None:
                 what, lr = f"the loss is {float(losses[member])}", lrs[member][at.batch - 1]
-                self._errors[member] = non_finite(what, at, lr)
+                advice = self._trainers[member].optimizer.advice(lr)
+                self._errors[member] = non_finite(what, at, advice)
         self._totals.add(losses, corrects, n)
         self._window.add(losses, corrects, n)
         if not self._every or at.step % self._every:
