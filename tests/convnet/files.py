@@ -42,6 +42,21 @@ sizeX=3
 stride=2
 """
 
+SPARSE = """
+[conv2]
+type=conv
+inputs=conv1
+channels=8
+filters=4
+groups=2
+filterSize=3
+padding=1
+initW=0.1
+partialSum=0
+randSparse=1
+filterChannels=8
+"""
+
 TAIL = """
 [fc10]
 type=fc

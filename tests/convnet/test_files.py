@@ -16,10 +16,10 @@ from convloom.convnet.gradcheck import check_net
 from convloom.convnet.gradcheck.values import drawn
 from convloom.convnet.net import Net
 from convloom.convnet.network import parse_network
-from convloom.convnet.optimizer import train_step
+from convloom.convnet.optimizer import optimizer_of, train_step
 from convloom.convnet.rules import parse_rules
-from convloom.ir import GraphBuilder, Role, TensorSpec
-from convloom.training.graphs import usual_kind, with_loss
+from convloom.ir import Graph, GraphBuilder, Role, TensorSpec
+from convloom.training.graphs import training_graph, usual_kind, with_loss
 from tests.convnet import shared
 from tests.convnet.peer import Peer
 
@@ -94,13 +94,19 @@ def undropped(name: str, divide: int) -> Net:
     return Net(network, replace(rules, layers=still))
 
 
+def take_drawn(net: Net, graph: Graph) -> dict[str, np.ndarray]:
+    """Give a network weights that are fit for a comparison; all tensors that come from outside."""
+    values = drawn(net, graph, 0)
+    for name, parameter in net.named_parameters():
+        parameter.data = values[name].astype(np.float32)
+    return values
+
+
 def ours(net: Net) -> tuple[float, dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The cost, its gradients in the layouts of 2012, and what they were computed from."""
     traced = net.trace(net.images, 3)
     graph = with_loss(traced, net.cost.loss, usual_kind(net.cost.loss, traced.specs["output"]))
-    values = drawn(net, graph, 0)
-    for name, parameter in net.named_parameters():
-        parameter.data = values[name].astype(np.float32)
+    values = take_drawn(net, graph)
     builder = GraphBuilder(graph)
     builder.declare("seed", TensorSpec(()), Role.CONTROL)
     graph = differentiate(builder.build(), "loss", "seed", graph.named(Role.PARAMETER))
@@ -126,21 +132,47 @@ def test_gpus_of_a_file_change_nothing(name: str) -> None:
     assert str(other.trace(net.images, 2)) == str(net.trace(net.images, 2))
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda-sim"])
+@pytest.mark.parametrize("name", marked())
+def test_a_training_step_with_fewer_channels(name: str, device: str) -> None:
+    """By the parameter file's own rule, on the device and in float64 by the references."""
+    net = shared.net(name, DIVIDE.get(name, 16))
+    rule, loss, traced = optimizer_of(net), net.cost.loss, net.trace(net.images, 2)
+    kind = usual_kind(loss, traced.specs["output"])
+    values = take_drawn(net, with_loss(traced, loss, kind))
+    graph = training_graph(traced, loss, kind, rule, clip=False)
+    rates = rule.hyper(0)
+    given = {"loss.grad": np.array(1.0), "hyper": np.array([rates[slot] for slot in rule.slots])}
+    for state in graph.named(Role.STATE):
+        given.setdefault(state, values.get(state, np.zeros(graph.specs[state].shape)))
+    known = interpret(graph, values | given)
+    images = values["input"].astype(np.float32)
+    assert train_step(net, images, values["target"], device=device) == pytest.approx(
+        float(known["loss"]), rel=1e-4
+    )
+    for key, after in net.named_parameters():
+        before, wanted = values[key], known[graph.updates[key]]
+        # As exact as float32 is where it adds the change to the weight.
+        rounding = 2 * np.spacing(np.abs(before).max().astype(np.float32))
+        near = {"rtol": 0, "atol": 1e-3 * np.abs(wanted - before).max() + rounding}
+        np.testing.assert_allclose(after.data, wanted, err_msg=key, **near)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", shared.files())
 def test_a_training_step_at_full_size(name: str) -> None:
     """What the parameter file lets learn changes, what it freezes stays."""
-    net = shared.net(name).initialize(0)
+    net = shared.net(name)
+    net.initialize(0)
     before = net.to_convnet()
     random = np.random.default_rng(0)
     images = 50 * random.standard_normal((2, *net.images)).astype(np.float32)
     assert np.isfinite(train_step(net, images, np.array([0, 1]), device="cpu"))
-    for key, value in net.to_convnet().items():
+    for key, after in net.to_convnet().items():
         layer, kind, *at = key.split("/")
         rule = net.rules.layers[layer]
-        if kind == "connections":
-            continue
         assert rule.biases is not None
-        learns = rule.biases.eps if kind == "biases" else rule.weights[int(at[0])].eps
-        assert np.isfinite(value).all(), key
-        assert (value != before[key]).any() == (learns > 0), key
+        rates = {"biases": rule.biases.eps, "connections": 0.0}
+        learns = rates.get(kind, rule.weights[int((at or "0")[0])].eps)
+        assert np.isfinite(after).all(), key
+        assert (after != before[key]).any() == (learns > 0), key

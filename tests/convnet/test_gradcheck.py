@@ -167,6 +167,20 @@ def test_values_that_have_no_gradient_are_refused(old: str, new: str, message: s
         checked(edited(MIXED, old, new))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch must be a whole number of at least 1"),
+        ({"entries": 0}, "entries must be a whole number of at least 1"),
+        ({"seed": -1}, "seed"),
+        ({"device": "tpu"}, "tpu"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(cl.ConvloomError, match=message):
+        checked(**options)
+
+
 def test_files_are_checked_by_their_paths(tmp_path: Path) -> None:
     layers, params = tmp_path / "layers.cfg", tmp_path / "params.cfg"
     layers.write_text(SMALL)

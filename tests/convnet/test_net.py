@@ -10,7 +10,18 @@ from convloom.convnet.costs import Read
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.net import Net, load
 from convloom.nn.parameter import WeightsError
-from tests.convnet.files import CONV, DATA, POOL, RULES, SMALL, TAIL, edited, network, rules
+from tests.convnet.files import (
+    CONV,
+    DATA,
+    POOL,
+    RULES,
+    SMALL,
+    SPARSE,
+    TAIL,
+    edited,
+    network,
+    rules,
+)
 
 
 def net(text: str = SMALL, learning: str = RULES, size: int = 16) -> Net:
@@ -127,22 +138,6 @@ def test_the_largest_of_several_inputs() -> None:
     same = model.predict(x, device="cpu")
     model.from_convnet({**arrays, "conv2/biases": np.full(8, -99.0)})
     np.testing.assert_array_equal(model.predict(x, device="cpu"), same)
-
-
-SPARSE = """
-[conv2]
-type=conv
-inputs=conv1
-channels=8
-filters=4
-groups=2
-filterSize=3
-padding=1
-initW=0.1
-partialSum=0
-randSparse=1
-filterChannels=8
-"""
 
 
 def test_random_connections_are_drawn_once_and_kept(tmp_path: Path) -> None:

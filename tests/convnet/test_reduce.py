@@ -6,23 +6,9 @@ from convloom.convnet.errors import ConfigError
 from convloom.convnet.network import Network, parse_network
 from convloom.convnet.reduce import reduced
 from convloom.convnet.syntax import parse
-from tests.convnet.files import CONV, DATA, POOL, SMALL, TAIL, edited
+from tests.convnet.files import CONV, DATA, POOL, SMALL, SPARSE, TAIL, edited
 
 NORM = "\n[norm1]\ntype=cmrnorm\ninputs=conv1\nchannels=8\nsize=5\n"
-GROUPS = """
-[conv2]
-type=conv
-inputs=conv1
-channels=8
-filters=4
-groups=2
-filterSize=3
-padding=1
-initW=0.1
-partialSum=0
-randSparse=1
-filterChannels=8
-"""
 
 
 def smaller(text: str, divisor: int, size: int = 16) -> Network:
@@ -49,7 +35,7 @@ def test_as_many_remain_as_a_normalisation_needs() -> None:
 
 def test_groups_and_random_connections_keep_their_rules() -> None:
     pool = edited(POOL, "inputs=conv1", "inputs=conv2")
-    (window,) = smaller(DATA + CONV + GROUPS + pool + TAIL, 8)["conv2"].definition.windows  # type: ignore[attr-defined]
+    (window,) = smaller(DATA + CONV + SPARSE + pool + TAIL, 8)["conv2"].definition.windows  # type: ignore[attr-defined]
     assert (window.channels, window.groups, window.filters, window.filter_channels) == (2, 2, 1, 2)
 
 

@@ -22,9 +22,11 @@ from convloom.convnet.reduce import reduced
 from convloom.convnet.rules import read_rules
 from convloom.convnet.tree import TreeSource
 from convloom.ir import ConvloomError, Graph, GraphBuilder, Node, Role
+from convloom.nn.arguments import whole
 from convloom.ops.base import Op
 from convloom.random import stream_id
 from convloom.training import compile
+from convloom.training.arguments import checked_seed
 from convloom.training.graphs import SCALAR, training_graph, usual_kind, with_loss
 from convloom.training.optim import SGD
 
@@ -62,7 +64,8 @@ def check_grads(
 
     Raises:
         ConfigError: what breaks a rule or is not supported, with file, section and key.
-        ConvloomError: a device that is not there, or a layer that makes NaN of random numbers.
+        ConvloomError: a device that is not there, an argument out of its range, or a layer that
+            makes NaN of random numbers.
     """
     net = smaller(layers, params, input_size, divide, classes=classes, tree=tree)
     return check_net(net, batch=batch, device=device, entries=entries, seed=seed)
@@ -99,7 +102,9 @@ def check_net(
     Args:
         tell: is called with what is worked on.
     """
-    step = _Step(net, batch)
+    checked_seed(seed)
+    entries = None if entries is None else whole(entries, "entries")
+    step = _Step(net, whole(batch, "batch"))
     values = drawn(net, step.forward, seed)
     forward = Forward(step.forward, values)
     gradients = step.gradients(values)

@@ -94,10 +94,9 @@ def _chosen(gradient: np.ndarray, entries: int | None, random: np.random.Generat
         return list(range(gradient.size))
     telling = np.flatnonzero(gradient)
     half = min(len(telling), entries // 2)
-    first = random.choice(telling, half, replace=False)
-    others = np.setdiff1d(np.arange(gradient.size), first)
-    rest = random.choice(others, entries - half, replace=False)
-    return sorted(int(at) for at in (*first, *rest))
+    first = telling[random.choice(len(telling), half, replace=False)].tolist()
+    others = random.choice(gradient.size, entries, replace=False).tolist()
+    return sorted(list(dict.fromkeys(first + others))[:entries])
 
 
 @dataclass(frozen=True)
