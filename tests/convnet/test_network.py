@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -162,6 +163,26 @@ def test_what_the_original_refused_is_remedied_and_said() -> None:
 def test_an_error_names_file_section_key_and_rule(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError, match=r"layers\.cfg, line \d+: " + re.escape(message)):
         network(edited(SMALL, old, new))
+
+
+@pytest.mark.parametrize("size", [0, -1, 6.0, "6", True])
+def test_a_size_is_a_whole_number_of_pixels(size: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^layers.cfg: input size .* whole number of at least 1"):
+        network(size=size)
+
+
+def test_labels_of_a_number_that_no_data_set_has_are_told() -> None:
+    assert not network(edited(SMALL, "dataIdx=1", "dataIdx=2")).notes
+    notes = network(edited(SMALL, "dataIdx=1", "dataIdx=7")).notes
+    assert any("[labels] dataIdx=7 is read as the labels" in note for note in notes)
+
+
+@pytest.mark.parametrize("indented", [" [conv1]", "\t[conv1]"])
+def test_an_indented_section_is_told(indented: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"\[conv1\] is indented, which continues the value above"
+    ):
+        network(edited(SMALL, "\n[conv1]", f"\n{indented}"))
 
 
 def test_a_cost_hands_nothing_on() -> None:

@@ -21,7 +21,19 @@ def test_a_neuron_is_a_name_with_parameters(text: str, neuron: Neuron) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["tanh[1]", "tanh", "relu[1]", "Relu", "brelu[1e3]", "brelu[6", ""]
+    "text",
+    [
+        "tanh[1]",
+        "tanh",
+        "relu[1]",
+        "Relu",
+        "brelu[1e3]",
+        "brelu[6",
+        "",
+        "tanh[0,1]",
+        "drelu[0]",
+        "brelu[-1]",
+    ],
 )
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -128,7 +128,10 @@ def test_training_lowers_the_loss() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (edited(RULES, "epsW=0.01", "epsW=0.01\nsuperEps=1"), r"\[conv1\] superEps=1 is not"),
+        (
+            edited(RULES, "epsW=0.01", "epsW=0.01\nsuperEps=1"),
+            r"params.cfg: \[conv1\] cannot be trained with superEps=1",
+        ),
     ],
 )
 def test_what_is_not_supported_says_so(text: str, message: str) -> None:

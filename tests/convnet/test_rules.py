@@ -84,13 +84,28 @@ def test_older_names_are_told() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "what"),
+    [("superEps=1", "superEps=1"), ("wball=1\nwcNormMax=1", "wcNormMax and wball together")],
+)
+def test_what_training_cannot_do_is_told(more: str, what: str) -> None:
+    read = rules(edited(RULES, "epsW=0.01", f"epsW=0.01\n{more}"))
+    assert f"[conv1] can be read, but not trained with {what}" in read.notes
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("epsW=0.01\n", "", "[conv1] epsW is missing"),
         ("epsW=0.01", "epsW=fast", "[conv1] epsW=fast must be a number"),
-        ("epsW=0.01", "epsW=-1", "[conv1] epsW=-1 must be 0 or more"),
+        ("epsW=0.01", "epsW=-1", "[conv1] epsW=-1 must be at least 0"),
         ("epsW=0.01", "epsW=exp[tgtFactor=2]", "[conv1] epsW=exp[tgtFactor=2] needs a base"),
         ("epsW=0.01", "epsW=1\nschedW=sine", "[conv1] schedW=sine must be default or one of"),
+        (
+            "epsW=0.01",
+            "epsW=1\nschedW=exp[base=1;tgtFactor=2]",
+            "[conv1] schedW=exp[base=1;tgtFactor=2] must have no base, which belongs to epsW",
+        ),
+        ("epsW=0.01", "epsW=1,2", "[conv1] epsW=1,2 needs one value"),
         ("epsW=0.01", "epsW=1\nwcNormMin=2", "[conv1] wcNormMin=2 must be at most wcNormMax"),
         ("coeff=1\n", "", "[logprob] coeff is missing"),
         ("[fc10]", "[fc11]", "[fc10] is missing; a fc layer needs a section of its own"),

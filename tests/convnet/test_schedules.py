@@ -42,6 +42,11 @@ def test_half_steps_come_in_the_later_half_of_a_level() -> None:
         ("linear[tgtFactor=1000,noiseStdev=0.5]", RateSchedule("linear", 1000, 0.5)),
         ("dexp[tgtFactor=250,noiseStdev=0,numSteps=4]", RateSchedule("dexp", 250, steps=4)),
         ("linear[1000]", RateSchedule("linear", 1000)),
+        ("exp[1234567.125]", RateSchedule("exp", 1234567.125)),
+        (
+            "linear[tgtFactor=0.1234567891,noiseStdev=1e-7]",
+            RateSchedule("linear", 0.1234567891, 1e-7),
+        ),
         ("linear[1,1]", RateSchedule("linear", 1, 1)),
         ("dexp[10,2]", RateSchedule("dexp", 10, steps=2)),
         ("dexp[250,0,4]", RateSchedule("dexp", 250, steps=4)),
@@ -71,6 +76,10 @@ def test_a_schedule_is_read_in_every_form_that_was_in_use(
         ("dexp[tgtFactor=2,numSteps=1]", "numSteps of 2 or more"),
         ("linear[1,2,3]", "more than 2 values"),
         ("dexp[tgtFactor=2,4]", "needs names"),
+        ("dexp[tgtFactor=2,numSteps=inf]", "has 'inf' where a finite number belongs"),
+        ("exp[base=nan;tgtFactor=2]", "has 'nan' where a finite number belongs"),
+        ("exp[base=-1;tgtFactor=2]", "needs a base of 0 or more"),
+        ("exp[tgtFactor=1_0]", "has '1_0' where a number belongs"),
     ],
 )
 def test_other_texts_are_refused(text: str, rule: str) -> None:

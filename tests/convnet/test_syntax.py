@@ -68,6 +68,13 @@ def test_a_repeated_section_adds_and_its_last_value_wins() -> None:
     assert "[a] stands again in line 6" in file.notes[0]
 
 
+def test_blanks_around_the_name_of_a_section_are_dropped_and_noted() -> None:
+    file = parse("[ a ]\nx=1\n[a]\ny=2\n", "f.cfg")
+    assert list(file.sections["a"].entries) == ["x", "y"]
+    assert "f.cfg, line 1: [ a ] is read without its blanks" in file.notes
+    assert list(parse("[ a ]\nx=1\n", "f.cfg", strict=True).sections) == [" a "]
+
+
 def test_default_supplies_every_section() -> None:
     file = parse("[DEFAULT]\nx=1\n[a]\ny=2\n[b]\nx=3\n", "f.cfg")
     assert {n: {k: e.text for k, e in s.entries.items()} for n, s in file.sections.items()} == {
@@ -98,5 +105,5 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read(tmp_path / "none.cfg")
     (tmp_path / "bytes.cfg").write_bytes(b"[s]\na=\xff\n")
-    with pytest.raises(ConfigError, match="not a text file"):
+    with pytest.raises(ConfigError, match=r"bytes.cfg, line 2: is not a text file"):
         read(tmp_path / "bytes.cfg")

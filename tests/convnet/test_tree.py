@@ -58,6 +58,8 @@ def test_a_tree_comes_from_a_file(tmp_path: Path) -> None:
     for source in (PETS, [3, 3, 4, 4, None]):
         (tmp_path / "tree.json").write_text(json.dumps(source))
         assert class_tree(tmp_path / "tree.json", 3).parents == (3, 3, 4, 4, None)
+    (tmp_path / "tree.json").write_text(json.dumps(PETS), encoding="utf-8-sig")
+    assert class_tree(tmp_path / "tree.json", 3).parents == (3, 3, 4, 4, None)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,8 @@ def test_what_is_no_tree_of_the_classes_is_refused(tree: Any, classes: Any, mess
         ('{"a": "b", "a": "c"}', "tree.json: gives a two parents"),
         ("{", "tree.json: is not JSON: "),
         ("[1, 0]", "tree.json: goes round in a circle"),
+        ("[" * 100_000, "tree.json: is not JSON: "),
+        (f"[{'9' * 5000}]", "tree.json: is not JSON: "),
         ('"a"', "tree.json: must be the parent of each node"),
         ("[null, \udcff", "tree.json: is not JSON: 'utf-8' codec"),
         (None, "tree.json: cannot be read: No such file"),

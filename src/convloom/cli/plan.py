@@ -110,7 +110,7 @@ def _shape(text: str | None) -> tuple[int, int, int] | None:
     if text is None:
         return None
     parts = text.lower().replace("×", ",").replace("x", ",").split(",")
-    if len(parts) != 3 or not all(part.strip().isdigit() and int(part) for part in parts):
+    if len(parts) != 3 or not all(part.strip().isdecimal() and int(part) for part in parts):
         raise UsageError(f"--input-shape must be three whole numbers such as 3,32,32, not {text!r}")
     channels, height, width = (int(part) for part in parts)
     return channels, height, width

@@ -7,9 +7,11 @@ is remedied and noted, unless ``strict``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from numbers import Integral
 from pathlib import Path
 
 from convloom.convnet import syntax
@@ -33,6 +35,8 @@ from convloom.convnet.values import Values
 Classes = int | Sequence[str] | None
 #: Classes of ImageNet's challenge: what a treefc is given when the data set does not say.
 DEFAULT_CLASSES = 1000
+#: The matrix of a data set with rows of labels, the last one that there is.
+_ROWS = 2
 #: Costs and sums whose labels are as wide as what they are compared with.
 _WIDE_LABELS = ("cost.crossent2", "cost.rflickr", "eltsum")
 #: Keys that files repeat where they say nothing, and that need no note.
@@ -127,8 +131,9 @@ def parse_network(
     strict: bool = False,
 ) -> Network:
     """The network of a layer file that is read already; see read_network."""
-    if input_size < 1:
-        raise ConfigError(f"input size {input_size} must be at least 1 pixel", file.name)
+    if not isinstance(input_size, Integral) or input_size is True or input_size < 1:
+        rule = f"input size {input_size!r} must be a whole number of at least 1 pixel"
+        raise ConfigError(rule, file.name)
     if isinstance(classes, int) and classes < 1:
         raise ConfigError(f"cannot be for {classes} classes, there must be some", file.name)
     if not file.sections:
@@ -209,6 +214,11 @@ class _Reader:
     def _data(self, values: Values) -> Layer:
         index = values.integer("dataIdx", least=0)
         size = Extent(1)
+        if index > _ROWS:
+            self._notes.append(
+                f"[{values.section.name}] dataIdx={index} is read as the labels: a data set has "
+                "images (0), and labels as numbers (1) or rows (2)"
+            )
         if index == 0:
             size = Extent.image(self._data_channels(values.section.name), self._input_size)
         name, line = values.section.name, values.section.line
@@ -227,7 +237,7 @@ class _Reader:
             counts = [one.strip() for one in channels.text.split(",")]
             if name in names and len(counts) in (1, len(names)):
                 text = counts[names.index(name) if len(counts) > 1 else 0]
-                if text.isdigit() and int(text):
+                if re.fullmatch("0*[1-9][0-9]{0,9}", text):
                     return int(text)
         return 3
 
@@ -245,7 +255,14 @@ class _Reader:
             return f"names {name}, which stands below; move [{name}] above this section"
         near = get_close_matches(name, self._layers, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
+        if self._is_indented(name):
+            hint = f"; [{name}] is indented, which continues the value above it"
         return f"names {name}, and there is no such section{hint}"
+
+    def _is_indented(self, name: str) -> bool:
+        """Whether the header of a section stands in a value, as its line begins with a blank."""
+        entries = (e for section in self._file.sections.values() for e in section.entries.values())
+        return any(f"[{name}]" in entry.text.split("\n")[1:] for entry in entries)
 
     def _widen_labels(self, values: Values, kind: str, names: tuple[str, ...]) -> None:
         """Labels compared number by number are as wide as what they are compared with."""

@@ -21,6 +21,9 @@ NEURONS = {
     "drelu": 1,
 }
 
+#: What a must be where a formula divides by it, or takes 0 to a for a range.
+_FIRST = {"tanh": "other than 0", "drelu": "other than 0", "brelu": "of more than 0"}
+
 _SPEC = re.compile(r"\s*([A-Za-z]+)\s*(?:\[([^]]*)\])?\s*")
 # Digits, dot, minus: the original knows no exponent.
 _PARAMETER = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
@@ -54,7 +57,10 @@ def parse_neuron(text: str) -> Neuron:
     parts = [part.strip() for part in inner.split(",")] if inner is not None else []
     if len(parts) != NEURONS[kind] or not all(_PARAMETER.fullmatch(part) for part in parts):
         raise ValueError(f"must be {_form(kind)} with plain decimal numbers")
-    return Neuron(kind, tuple(float(part) for part in parts))
+    values = tuple(float(part) for part in parts)
+    if kind in _FIRST and (values[0] == 0 or (kind == "brelu" and values[0] < 0)):
+        raise ValueError(f"must be {_form(kind)} with an a {_FIRST[kind]}")
+    return Neuron(kind, values)
 
 
 def _form(kind: str) -> str:

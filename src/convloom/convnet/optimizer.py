@@ -14,7 +14,7 @@ from convloom import random
 from convloom.compiler.rewrite import without_dead_code
 from convloom.convnet.modules.tree import DIVISORS
 from convloom.convnet.net import Net
-from convloom.convnet.rules import BiasRule, WeightRule
+from convloom.convnet.rules import BiasRule, WeightRule, unsupported
 from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
 from convloom.ir import Role
 from convloom.ops import FilterLimit, VelocitySGD
@@ -235,7 +235,7 @@ def _learning(net: Net) -> list[str]:
     live = [graph.outputs[term.output] for term in net.cost.loss.terms if term.coefficient]
     if not live:
         names = ", ".join(f"[{term.name}]" for term in net.cost.loss.terms)
-        raise OptimizerError(f"coeff is 0 for {names}, so nothing can be learned")
+        raise OptimizerError(f"{net.rules.file}: coeff is 0 for {names}, so nothing can be learned")
     above = without_dead_code(graph.replacing(outputs=tuple(live), updates={}))
     read = {name for node in above.nodes for name in node.inputs}
     return [name for name in graph.named(Role.PARAMETER) if name in read]
@@ -249,10 +249,9 @@ def _rule(net: Net, name: str, shape: tuple[int, ...]) -> TensorRule:
         biases = rule.biases
         return TensorRule(name, biases.eps, biases.momentum, 0.0, str(biases.schedule))
     weights = rule.weights[int(number[0])]
-    if weights.super_eps:
-        raise OptimizerError(f"[{layer}] superEps={weights.super_eps:g} is not supported")
-    if weights.norm_max and weights.ball:
-        raise OptimizerError(f"[{layer}] has wcNormMax and wball; only one of them is supported")
+    unknown = unsupported(weights)
+    if unknown:
+        raise OptimizerError(f"{net.rules.file}: [{layer}] cannot be trained with {unknown}")
     tree = net.network[layer].type == "treefc"
     schedule = str(CONSTANT if tree else weights.schedule)
     limit, divisors = _limit(weights, shape), f"{layer}.{DIVISORS}" if tree else None

@@ -198,10 +198,20 @@ def _weights(values: Values, layer: Layer, notes: list[str]) -> tuple[WeightRule
             raise values.error("must be at most wcNormMax", "wcNormMin")
     super_eps = values.number("superEps", 0.0, least=0.0)
     _check_tree(values, layer, rates, notes)
-    return tuple(
+    rules = tuple(
         WeightRule(eps, momentum[i], decay[i], ball[i], low[i], high[i], super_eps, falling)
         for i, (eps, falling) in enumerate(rates)
     )
+    unknown = dict.fromkeys(filter(None, map(unsupported, rules)))
+    notes += [f"[{layer.name}] can be read, but not trained with {name}" for name in unknown]
+    return rules
+
+
+def unsupported(rule: WeightRule) -> str:
+    """What training cannot do of a rule; empty for most."""
+    if rule.super_eps:
+        return f"superEps={rule.super_eps:g}"
+    return "wcNormMax and wball together" if rule.norm_max and rule.ball else ""
 
 
 def _biases(values: Values, layer: Layer, notes: list[str]) -> BiasRule:
@@ -217,7 +227,11 @@ def _check_tree(
 
 
 def _schedule(values: Values, key: str) -> RateSchedule:
-    return _parsed_schedule(values, key, values.text(key, "default"))
+    schedule = _parsed_schedule(values, key, values.text(key, "default"))
+    if schedule.base is not None:
+        rate = key.replace("sched", "eps")
+        raise values.error(f"must have no base, which belongs to {rate}", key)
+    return schedule
 
 
 def _parsed_schedule(values: Values, key: str, text: str) -> RateSchedule:
@@ -236,13 +250,7 @@ def _rate(
         if own.base is None:
             raise values.error("needs a base: exp[base=0.01;tgtFactor=10]", key)
         return own.base, own
-    try:
-        rate = float(text)
-    except ValueError:
-        raise values.error(f"must be a number, not {text!r}", key) from None
-    if not 0 <= rate < float("inf"):
-        raise values.error("must be 0 or more, and finite", key)
-    return rate, schedule
+    return values.as_number(key, text, least=0.0), schedule
 
 
 def _norm(values: Values, layer: Layer, definition: Norm, notes: list[str]) -> LayerRule:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from convloom.convnet.values import split_list
+from convloom.convnet.values import plain_float, split_list
 
 _NAMES = {
     "linear": ("tgtfactor", "noisestdev"),
@@ -65,7 +65,8 @@ class RateSchedule:
         if self.kind == "default":
             return self.kind
         steps = f",numSteps={self.steps}" if "numsteps" in _NAMES[self.kind] else ""
-        return f"{self.kind}[tgtFactor={self.factor:g},noiseStdev={self.noise:g}{steps}]"
+        factor, noise = (repr(value).removesuffix(".0") for value in (self.factor, self.noise))
+        return f"{self.kind}[tgtFactor={factor},noiseStdev={noise}{steps}]"
 
 
 CONSTANT = RateSchedule()
@@ -119,15 +120,19 @@ def _checked(kind: str, given: dict[str, str]) -> RateSchedule:
     numbers = {}
     for name, value in given.items():
         try:
-            numbers[name] = float(value)
+            numbers[name] = plain_float(value)
         except ValueError:
             raise ValueError(f"has {value!r} where a number belongs") from None
+        if not math.isfinite(numbers[name]):
+            raise ValueError(f"has {value!r} where a finite number belongs")
     factor, noise = numbers.get("tgtfactor", 0.0), numbers.get("noisestdev", 0.0)
     steps = numbers.get("numsteps", 2.0)
-    if not factor > 0 or math.isinf(factor):
+    if factor <= 0:
         raise ValueError("needs a positive tgtFactor")
-    if not noise >= 0 or math.isinf(noise):
+    if noise < 0:
         raise ValueError("needs a noiseStdev of 0 or more")
+    if numbers.get("base", 0.0) < 0:
+        raise ValueError("needs a base of 0 or more")
     if steps != int(steps) or not 2 <= steps <= 1e6:
         raise ValueError("needs a numSteps of 2 or more")
     return replace(

@@ -67,7 +67,9 @@ def read(path: str | Path, *, strict: bool = False) -> ConfigFile:
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", str(path)) from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"is not a text file in UTF-8: {error.reason}", str(path)) from error
+        line = error.object.count(b"\n", 0, error.start) + 1
+        rule = f"is not a text file in UTF-8: {error.reason}"
+        raise ConfigError(rule, str(path), line=line) from error
     return parse(text, path.name, strict=strict)
 
 
@@ -81,6 +83,12 @@ def parse(text: str, name: str, *, strict: bool = False) -> ConfigFile:
         text = text.removeprefix(_BOM)
     sections: dict[str, Section] = {}
     for section in _sections(text, name, strict):
+        plain = section.name.strip()
+        if plain != section.name and not strict:
+            notes.append(
+                f"{name}, line {section.line}: [{section.name}] is read without its blanks"
+            )
+            section = replace(section, name=plain)
         if section.name in sections:
             notes.append(
                 f"{name}: [{section.name}] stands again in line {section.line}; the keys are "
@@ -115,7 +123,10 @@ def _sections(text: str, name: str, strict: bool) -> Iterator[Section]:
             section, key = Section(header[1], number), ""
         elif section is None:
             raise ConfigError(
-                f"{line.strip()!r} stands before the first [section]", name, "", line=number
+                f"{line.strip()!r} stands before the first [section]",
+                name,
+                "",
+                line=number,
             )
         elif entry := _ENTRY.match(line):
             key = entry[1].lower()

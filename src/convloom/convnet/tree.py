@@ -138,14 +138,14 @@ def class_tree(source: TreeSource, classes: int | Sequence[str] | None = None) -
         return _tree_of(source, classes)
     path = Path(source)
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeats)
+        plain = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repeats)
         return _tree_of(plain, classes)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror or error}", str(path)) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"is not JSON: {error}", str(path)) from None
     except TreeError as error:
         raise ConfigError(error.rule, str(path)) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"is not JSON: {error}", str(path)) from None
 
 
 def stand_in(classes: int) -> ClassTree:

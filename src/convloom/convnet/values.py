@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 _TRUE = ("1", "yes", "true", "on")
 _FALSE = ("0", "no", "false", "off")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?0*([0-9]+)")
+#: The largest whole number, and the largest number that float32 holds.
+_LARGEST_INTEGER, _LARGEST = 2**31 - 1, 3.4028234e38
 
 
 def split_list(text: str, separators: str = ",") -> list[str]:
@@ -30,6 +32,17 @@ def split_list(text: str, separators: str = ",") -> list[str]:
         else:
             parts[-1] += character
     return [part.strip() for part in parts]
+
+
+def plain_float(text: str) -> float:
+    """A number as the files write it: Python's own ``1_000`` and digits of other scripts are none.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+    return float(text)
 
 
 class Values:
@@ -60,6 +73,8 @@ class Values:
         """What is wrong with this section, or with one key of it."""
         entry = self.section.entries.get(key.lower())
         text, line = (entry.text, entry.line) if entry else ("", self.section.line)
+        if "\n" in text:
+            rule += "; indented lines below belong to it, keys begin in the first column"
         return ConfigError(rule, self.file, self.section.name, key, text, line)
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -83,7 +98,7 @@ class Values:
 
     def number(self, key: str, default: float | None = None, least: float | None = None) -> float:
         """A finite number, at least ``least``."""
-        return self._one(key, default, lambda text: self._number(key, text, least))
+        return self._one(key, default, lambda text: self.as_number(key, text, least))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         """1, yes, true, on; or 0, no, false, off."""
@@ -99,7 +114,7 @@ class Values:
         self, key: str, count: int, default: float | None = None, least: float | None = None
     ) -> tuple[float, ...]:
         """A finite number for each of ``count`` inputs."""
-        return self._list(key, count, default, lambda text: self._number(key, text, least))
+        return self._list(key, count, default, lambda text: self.as_number(key, text, least))
 
     def flags(self, key: str, count: int, default: bool | None = None) -> tuple[bool, ...]:
         """A flag for each of ``count`` inputs."""
@@ -121,6 +136,16 @@ class Values:
             return default
         return read(self.text(key))
 
+    def as_number(self, key: str, text: str, least: float | None = None) -> float:
+        """A text that is (a part of) a key's value as a finite number, at least ``least``."""
+        try:
+            value = plain_float(text)
+        except ValueError:
+            raise self.error(f"must be a number, not {text!r}", key) from None
+        if not abs(value) <= _LARGEST:
+            raise self.error("must be a finite number, at most 3.4e38 in size", key)
+        return self._at_least(key, value, least)
+
     def _list(
         self, key: str, count: int, default: T | None, read: Callable[[str], T]
     ) -> tuple[T, ...]:
@@ -131,26 +156,22 @@ class Values:
             parts *= count
         if len(parts) != count:
             alone = "" if self.strict else ", or one for all of them"
-            raise self.error(f"needs {count} values, one for each input{alone}", key)
+            wanted = f"{count} values, one for each input{alone}" if count > 1 else "one value"
+            raise self.error(f"needs {wanted}", key)
         return tuple(read(part) for part in parts)
 
     def _integer(self, key: str, text: str, least: int | None) -> int:
-        if not _INTEGER.fullmatch(text):
+        match = _INTEGER.fullmatch(text)
+        if match is None:
             raise self.error(f"must be a whole number, not {text!r}", key)
-        return self._at_least(key, int(text), least)
-
-    def _number(self, key: str, text: str, least: float | None) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise self.error(f"must be a number, not {text!r}", key) from None
-        if value != value or value in (float("inf"), float("-inf")):
-            raise self.error("must be a finite number", key)
+        if len(match[1]) > 10 or int(match[1]) > _LARGEST_INTEGER:
+            raise self.error(f"must be at most {_LARGEST_INTEGER} in size", key)
+        value = int(match[1]) * (-1 if text.startswith("-") else 1)
         return self._at_least(key, value, least)
 
     def _at_least(self, key: str, value: T, least: T | None) -> T:
         if least is not None and value < least:  # type: ignore[operator]
-            raise self.error(f"must be at least {least}", key)
+            raise self.error(f"must be at least {least:g}", key)
         return value
 
     def _flag(self, key: str, text: str) -> bool:

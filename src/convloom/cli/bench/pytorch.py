@@ -81,7 +81,7 @@ def pytorch(
 
 def _numbers(text: str) -> list[int]:
     parts = text.split(",")
-    if not all(part.strip().isdigit() for part in parts):
+    if not all(part.strip().isdecimal() for part in parts):
         raise UsageError(f"--workers must be whole numbers such as 0,2,4, not {text!r}")
     return [int(part) for part in parts]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -71,6 +72,18 @@ def read_images(values: Values, inputs: tuple[Extent, ...]) -> tuple[Extent, ...
     return tuple(read_image(values, *pair) for pair in zip(inputs, channels, strict=True))
 
 
+def read_only_image(values: Values, inputs: tuple[Extent, ...]) -> Extent:
+    """The one input of a layer that takes no more, read as the maps that ``channels`` says.
+
+    Raises:
+        ConfigError: several inputs, or numbers that do not make so many square maps.
+    """
+    if len(inputs) != 1:
+        kind = values.text("type")
+        raise values.error(f"must be 1 for {kind}, there are {len(inputs)}", "inputs")
+    return read_images(values, inputs)[0]
+
+
 @dataclass(frozen=True)
 class Initial:
     """How a layer's weights begin: normal with a standard deviation each, biases a constant.
@@ -104,7 +117,7 @@ def _shared(values: Values, count: int) -> tuple[tuple[str, int] | None, ...]:
     for text in values.texts("weightSource", count):
         name, bracket, rest = text.partition("[")
         number = rest.rstrip("] ").strip()
-        if bracket and not (rest.rstrip().endswith("]") and number.isdigit()):
+        if bracket and not (rest.rstrip().endswith("]") and re.fullmatch("[0-9]{1,9}", number)):
             raise values.error("must be a layer or layer[number of its input]", "weightSource")
         shared.append((name.strip(), int(number or 0)) if name.strip() else None)
     return tuple(shared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convloom.convnet.layers.base import Definition, Extent, read_images
+from convloom.convnet.layers.base import Definition, Extent, read_only_image
 from convloom.convnet.values import Values
 
 
@@ -52,7 +52,7 @@ class Mirror(Definition):
 
 def read_blur(values: Values, inputs: tuple[Extent, ...], notes: list[str]) -> Blur:
     """``type=blur``."""
-    (image,) = read_images(values, inputs)
+    image = read_only_image(values, inputs)
     size = values.integer("filterSize", least=1)
     if size not in (3, 5, 7, 9):
         raise values.error("must be 3, 5, 7 or 9", "filterSize")
@@ -66,13 +66,13 @@ def read_blur(values: Values, inputs: tuple[Extent, ...], notes: list[str]) -> B
 
 def read_nailbed(values: Values, inputs: tuple[Extent, ...], notes: list[str]) -> Nailbed:
     """``type=nailbed``."""
-    (image,) = read_images(values, inputs)
+    image = read_only_image(values, inputs)
     return Nailbed(image, values.integer("stride", least=1))
 
 
 def read_href(values: Values, inputs: tuple[Extent, ...], notes: list[str]) -> Mirror:
     """``type=href``."""
-    (image,) = read_images(values, inputs)
+    image = read_only_image(values, inputs)
     if values.strict and image.channels > 3:
         raise values.error("must be 1 to 3", "channels")
     return Mirror(image)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convloom.convnet.layers.base import Definition, Extent, read_images
+from convloom.convnet.layers.base import Definition, Extent, read_only_image
 from convloom.convnet.values import Values
 
 
@@ -33,7 +33,7 @@ class Norm(Definition):
 
 def read_norm(values: Values, inputs: tuple[Extent, ...], notes: list[str]) -> Norm:
     """``type=rnorm``, ``cnorm`` or ``cmrnorm``."""
-    (image,) = read_images(values, inputs)
+    image = read_only_image(values, inputs)
     kind = values.text("type")
     key = "size"
     if key not in values and "sizeX" in values and not values.strict:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from convloom.convnet.layers.base import Definition, Extent, read_images
+from convloom.convnet.layers.base import Definition, Extent, read_only_image
 from convloom.convnet.values import Values
 
 KINDS = ("max", "avg", "maxabs", "rand")
@@ -30,7 +30,7 @@ class Pool(Definition):
 
 def read_pool(values: Values, inputs: tuple[Extent, ...], notes: list[str]) -> Pool:
     """``type=pool``."""
-    (image,) = read_images(values, inputs)
+    image = read_only_image(values, inputs)
     size = values.integer("sizeX", least=1)
     stride = values.integer("stride", least=1)
     start = values.integer("start", 0)
