@@ -134,6 +134,21 @@ def test_members_come_as_soon_as_they_are_trained() -> None:
     assert count == 1
 
 
+def test_networks_may_differ() -> None:
+    made: list[nn.Sequential] = []
+
+    def network() -> nn.Sequential:
+        width = 3 + len(made) % 2
+        body = (nn.Flatten(), nn.Linear(36, width), nn.ReLU(), nn.Linear(width, 3))
+        made.append(nn.Sequential(*body))
+        return made[-1]
+
+    configs = [{"seed": seed} for seed in range(3)]
+    ensemble = trained(configs, model=network, epochs=1)
+    assert [m.model.state_dict()["1.weight"].shape[0] for m in ensemble] == [3, 4, 3]
+    assert ensemble.predict(TEST.images).shape == (len(TEST), 3)
+
+
 @pytest.mark.parametrize(
     ("configs", "changes", "message"),
     [

@@ -13,11 +13,14 @@ import pytest
 
 import convloom as cl
 from convloom import nn
+from convloom.backends.base import get_backend
 from convloom.backends.cuda.together import MemberMemory
+from convloom.compiler import compile_graph
 from convloom.data import Augmentation
 from convloom.nn.models import lenet
 from convloom.training import Ensemble, TrainingInterrupted, together
 from convloom.training.ensemble import ManyError
+from convloom.training.graphs import INDEX, training_graph
 from convloom.training.many import each_member
 from tests.training.helpers import images_and_labels
 
@@ -90,6 +93,7 @@ def test_members_are_what_they_are_alone_and_one_that_diverges_harms_none(
 ) -> None:
     ensemble = trained(CONFIGS)
     assert "4 members train together, a launch a step for all of them" in told.text
+    assert "epoch 1 of 2: 3 members, validation accuracy" in told.text
     check_alone(ensemble, CONFIGS)
     lost = ensemble.members[2]
     assert lost.error is not None
@@ -195,6 +199,12 @@ def test_batch_files_are_cut_as_alone() -> None:
     check_alone(trained(configs, **changes), configs, **changes)
 
 
+def test_members_cannot_share_a_network() -> None:
+    one = network()
+    with pytest.raises(ManyError, match="model gave one network twice"):
+        trained(CONFIGS[:2], model=lambda: one)
+
+
 def test_a_stop_ends_all(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop:
         def __enter__(self) -> Stop:
@@ -225,6 +235,16 @@ def test_all_may_diverge() -> None:
     document = ensemble.to_json()
     assert (document["best"], document["groups"][0]["diverged"]) == (None, 2)
     assert document["groups"][0]["mean"] is None
+
+
+def test_plans_show_which_members_can_train_together() -> None:
+    shown = {}
+    for name, loss, clip in (("whole", SGD, False), ("clipped", SGD, True)):
+        graph = training_graph(network().trace((1, 6, 6), 8), LOSS, INDEX, loss, clip)
+        shown[name] = str(compile_graph(graph, get_backend("cuda-sim"), precision="bf16"))
+    line = "members of cl.train_many and convloom sweep: one launch a step for all of them"
+    assert line in shown["whole"]
+    assert line not in shown["clipped"]
 
 
 @pytest.mark.gpu

@@ -35,7 +35,8 @@ class Member:
     Attributes:
         config: what sets it apart: its rates, seed and schedule, as they were given.
         model: the network, with its weights.
-        history: what happened in its training.
+        history: what happened in its training. Of members that trained at the same time, seconds
+            are those of all together.
         error: of a member that diverged: its loss was not finite, which ended its training.
     """
 

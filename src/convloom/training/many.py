@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from convloom.backends import get_backend, resolve_device
 from convloom.backends.feeding import beside, has_device_input
+from convloom.backends.locks import Lock
 from convloom.ir import Graph
 from convloom.training.arguments import check_optimizer
 from convloom.training.engine import Engine, Plans
@@ -61,7 +62,8 @@ def train_many(
     Args:
         configs: for each member what it changes: ``seed``, ``schedule``, and rates of the
             optimiser (``lr``, ``momentum``, ``weight_decay``, ``betas``, ``eps``).
-        model: makes a new network; called once for each member.
+        model: makes a new network; called once for each member. Members whose networks differ are
+            trained as well, but share nothing.
         optimizer: whose rates the members change.
         validation: evaluated after each epoch; decides which member is best.
         settings: for all members, as ``Trainer`` takes them (``batch_size``, ``device`` …).
@@ -128,6 +130,27 @@ class _Wanted:
         """What trains a network so."""
         return Trainer(network, self.rule, self.loss, **{**engine, **self.own})
 
+    def graph(self, network: Module, train: Dataset) -> Graph:
+        """What a network computes of two images, since batch norm may not be trained on one."""
+        return network.trace(self.trainer(network).shape_of(train), 2)
+
+
+class _Kinds:
+    """Networks that compute the same share their plans; several threads may ask."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._known: list[tuple[Graph, Plans]] = []
+
+    def plans(self, graph: Graph) -> Plans:
+        """The plans of all networks that compute this."""
+        with self._lock:
+            for known, plans in self._known:
+                if known == graph:
+                    return plans
+            self._known.append((graph, Plans()))
+            return self._known[-1][1]
+
 
 #: A member that is to be trained, and what gives its network.
 _Pair = tuple[_Wanted, "Callable[[], Module]"]
@@ -145,9 +168,11 @@ class _Course:
     def by_kind(self, wanted: Sequence[_Wanted], model: Callable[[], Module]) -> Iterator[Member]:
         """Train members together that have equal networks; give all in order."""
         networks = [model() for _ in wanted]
+        if len({id(network) for network in networks}) < len(networks):
+            raise ManyError("model gave one network twice; it must make a new one each time")
         done: dict[int, Member] = {}
         given = 0
-        for numbers in self._kinds(wanted, networks):
+        for numbers in self._groups(wanted, networks):
             own = [(wanted[number], networks[number]) for number in numbers]
             for number, member in zip(numbers, self._kind(own), strict=True):
                 done[number] = member
@@ -157,35 +182,29 @@ class _Course:
 
     def apart(self, pairs: Sequence[_Pair]) -> Iterator[Member]:
         """Train each member by itself, on a GPU several at a time, and give them in order."""
-        running: set[Trainer] = set()
-        made = partial(Engine, plans=Plans())
+        running, kinds = set[Trainer](), _Kinds()
 
         def one(wanted: _Wanted, network: Callable[[], Module]) -> Member:
             model, error = network(), None
-            trainer = wanted.trainer(model, engine=made)
+            plans = kinds.plans(wanted.graph(model, self.train))
+            trainer = wanted.trainer(model, engine=partial(Engine, plans=plans))
             running.add(trainer)
             try:
                 trainer.fit(self.train, self.epochs, self.validation)
             except NonFiniteError as diverged:
-                error = diverged
+                error = diverged.with_traceback(None)  # which holds all that trained
             finally:
                 running.discard(trainer)
             return Member(dict(wanted.config), model, trainer.history, error)
 
         return _trained([partial(one, *pair) for pair in pairs], self.device, running)
 
-    def _kinds(self, wanted: Sequence[_Wanted], networks: Sequence[Module]) -> list[list[int]]:
+    def _groups(self, wanted: Sequence[_Wanted], networks: Sequence[Module]) -> list[list[int]]:
         """The numbers of members with equal networks, in the order of each kind's first."""
-        kinds: list[tuple[Graph, list[int]]] = []
+        kinds, found = _Kinds(), dict[Plans, list[int]]()
         for number, (one, network) in enumerate(zip(wanted, networks, strict=True)):
-            # Of two images, since batch norm may not be trained on one.
-            graph = network.trace(one.trainer(network).shape_of(self.train), 2)
-            found = next((numbers for known, numbers in kinds if known == graph), None)
-            if found is None:
-                kinds.append((graph, [number]))
-            else:
-                found.append(number)
-        return [numbers for _, numbers in kinds]
+            found.setdefault(kinds.plans(one.graph(network, self.train)), []).append(number)
+        return list(found.values())
 
     def _kind(self, own: Sequence[tuple[_Wanted, Module]]) -> Iterator[Member]:
         """Train members with equal networks together, if they can be."""

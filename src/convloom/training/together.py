@@ -8,6 +8,7 @@ off, and the others go on.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -49,6 +50,7 @@ from convloom.training.pace import Pace, Part
 from convloom.training.protocols import Batches, Dataset, DeviceBatches, Progress
 from convloom.training.trainer import Trainer
 
+_LOG = logging.getLogger("convloom")
 #: Share of the device's free memory that data and networks may take.
 _SHARE = 0.8
 #: Graphs whose reports are awaited at a time.
@@ -279,11 +281,12 @@ class Together:
             ahead = self._ahead(self._at)
             while not self._at.finished and not all(self._errors):
                 told, began = ahead.all(), time.perf_counter()
+                lrs = self._begin(told)
+                del told  # the device has it
                 ahead = self._ahead(self._next_epoch())
-                self._train_epoch(told, ahead)
+                self._train_epoch(lrs, ahead)
                 trained = time.perf_counter() - began
-                figures = self._validate()
-                self._add_rows([one.lrs[-1] for one in told], figures, trained, began)
+                self._add_rows([own[-1] for own in lrs], self._validate(), trained, began)
                 self._at = replace(self._at, epoch=self._at.epoch + 1, batch=0)
         for engine in self._engines:
             engine.steps_done = self._at.step
@@ -323,9 +326,8 @@ class Together:
             order, draws = batches.order(at.epoch), batches.draws(at.epoch)
             yield _Epoch(order, draws, lrs, engine.hyper_rows(hyper, row))
 
-    def _train_epoch(self, told: Sequence[_Epoch], ahead: _Ahead) -> None:
-        self._totals = self._sums()
-        lrs = [one.lrs for one in told]
+    def _begin(self, told: Sequence[_Epoch]) -> list[Sequence[float]]:
+        """Tell the device what the epoch's steps are; returns each network's learning rates."""
         draws = [one.draws for one in told if one.draws is not None]
         for size, runner in self._runners_of("train"):
             own, places = places_of(self._of("train").sizes, size)
@@ -336,7 +338,10 @@ class Together:
                 draws=draws or None,
                 left_off=[error is not None for error in self._errors],
             )
-        del told
+        return [one.lrs for one in told]
+
+    def _train_epoch(self, lrs: Sequence[Sequence[float]], ahead: _Ahead) -> None:
+        self._totals = self._sums()
         for results, size in self._reported("train"):
             for losses, corrects in zip(results.losses, results.corrects, strict=True):
                 self._count(losses, corrects, size, lrs)
@@ -379,6 +384,8 @@ class Together:
                 what, lr = f"the loss is {float(losses[member])}", lrs[member][at.batch - 1]
                 advice = self._trainers[member].optimizer.advice(lr)
                 self._errors[member] = non_finite(what, at, advice)
+        # Of those that have left off nobody asks; what is left in their places is no figure.
+        losses = np.where(np.isfinite(losses), losses, np.float32(0))
         self._totals.add(losses, corrects, n)
         self._window.add(losses, corrects, n)
         if not self._every or at.step % self._every:
@@ -425,3 +432,17 @@ class Together:
             seen = None if figures is None else figures.means(member)
             row = epoch_row(self._at, lrs[member], means, seen, trained, seconds)
             history.epochs.append(row)
+        self._tell(seconds)
+
+    def _tell(self, seconds: float) -> None:
+        """Log how far all are, since no member is done before the last epoch is."""
+        rows = [history[-1] for _, history in self._going()]
+        if not rows:
+            return
+        what = "accuracy" if rows[0].val_accuracy is None else "validation accuracy"
+        found = [row.accuracy if row.val_accuracy is None else row.val_accuracy for row in rows]
+        _LOG.info(
+            "epoch %d of %d: %d members, %s %.2f to %.2f %%, %.1f s",
+            *(self._at.epoch + 1, self._at.epochs, len(rows), what),
+            *(100 * min(found), 100 * max(found), seconds),
+        )

@@ -8,7 +8,8 @@ batch lies and where results go are arguments ``Fed(name)``, known only to whoev
     images, labels, scale, shift, draws    the data set (device/batch.cuh)
     order                                  (steps, n) int64, the samples of each step
     rates                                  (steps, hyper) float64; 0 for a plan that updates nothing
-    clock                                  uint64: [0] row, [1] number of the first step, [2] row
+    clock                                  uint64: [0] row, [1] number of the first step, [2] row,
+                                           [3] 1 for a network of many that has left off
     losses, corrects                       (steps,) float32, (steps, 2) int32
 
 Row is the step's own in order, rates, losses and corrects. The first kernel reads clock[0] and
