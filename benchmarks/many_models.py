@@ -1,4 +1,4 @@
-"""How fast many networks train in one launch a step, beside one network at a large batch.
+"""How fast many networks train with the same launches, beside one network at a large batch.
 
     python benchmarks/many_models.py --members 1,32,256 --precision bf16
 

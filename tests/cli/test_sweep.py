@@ -86,7 +86,7 @@ def test_how_members_run_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     given = (f"{tmp_path / 'net.py'}:make", *common)
     result = invoke("sweep", *given, "--precision", "bf16", "--out", tmp_path / "a")
     assert result.exit_code == 0, result.output
-    assert "2 members train together, a launch a step for all of them" in caplog.text
+    assert "2 members train together, two launches a step for all" in caplog.text
     result = invoke("sweep", *given, "--out", tmp_path / "b")
     assert result.exit_code == 0, result.output
     assert "members that train apart: 2, because only a step that runs on chip" in caplog.text

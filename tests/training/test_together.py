@@ -92,7 +92,7 @@ def test_members_are_what_they_are_alone_and_one_that_diverges_harms_none(
     told: pytest.LogCaptureFixture,
 ) -> None:
     ensemble = trained(CONFIGS)
-    assert "4 members train together, a launch a step for all of them" in told.text
+    assert "4 members train together, two launches a step for all" in told.text
     assert "epoch 1 of 2: 3 members, validation accuracy" in told.text
     check_alone(ensemble, CONFIGS)
     lost = ensemble.members[2]
@@ -129,7 +129,7 @@ def test_members_that_do_not_fit_at_once_take_turns(
     configs = [{"seed": seed} for seed in range(5)]
     ensemble = trained(configs, epochs=1)
     assert len(memories) == 3
-    assert "5 members train 2 at a time, a launch a step for all of those" in told.text
+    assert "5 members train 2 at a time, two launches a step for all of those" in told.text
     check_alone(ensemble, configs, epochs=1)
 
 
@@ -242,7 +242,7 @@ def test_plans_show_which_members_can_train_together() -> None:
     for name, loss, clip in (("whole", SGD, False), ("clipped", SGD, True)):
         graph = training_graph(network().trace((1, 6, 6), 8), LOSS, INDEX, loss, clip)
         shown[name] = str(compile_graph(graph, get_backend("cuda-sim"), precision="bf16"))
-    line = "members of cl.train_many and convloom sweep: one launch a step for all of them"
+    line = "members of cl.train_many and convloom sweep: two launches a step for all"
     assert line in shown["whole"]
     assert line not in shown["clipped"]
 

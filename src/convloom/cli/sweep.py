@@ -92,8 +92,8 @@ def sweep(
     that diverges ends early and counts for nothing. The best is chosen by its accuracy on the test
     set, which therefore flatters it a little.
 
-    On a GPU one launch makes a step of all members, as many as fit in its memory, where a step runs
-    on chip as a whole; else several are trained at a time. It says which, and why.
+    On a GPU two launches make a step of all members, of as many as fit in its memory, where a step
+    runs on chip as a whole; else several are trained at a time. It says which, and why.
     """
     flags: dict[str, Any] = {
         "data": data,

@@ -34,7 +34,7 @@ class Segment:
         limit: bytes that a block may have.
         cluster: blocks that share an image.
         precision: what operands of products are rounded to.
-        together: whether one launch can make a step of many networks of this kind.
+        together: whether the same launches can make a step of many networks of this kind.
     """
 
     stages: tuple[str, ...]

@@ -82,7 +82,7 @@ def _together_lines(plan: Plan) -> list[str]:
     segment = plan.steps[0].selection.segment if len(plan.steps) == 1 else None
     if segment is None or not segment.together:
         return []
-    return ["  members of cl.train_many and convloom sweep: one launch a step for all of them"]
+    return ["  members of cl.train_many and convloom sweep: two launches a step for all"]
 
 
 def _regions(owner: str, regions: tuple[Region, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Networks of one kind that train together: on a GPU, a launch a step for all of them.
+"""Networks of one kind that train together: on a GPU, two launches a step for all.
 
 They differ in weights, rates, seed and order, which their kernels read from memory; data, batch
 size and schedule of work are the same, so all stand at the same step. ``Together`` does for them
@@ -90,9 +90,9 @@ class Way:
         groups = self.groups(count)
         each = f"{quantity(self.nbytes)}B of memory each"
         if len(groups) == 1:
-            return f"{count} members train together, a launch a step for all of them; {each}"
+            return f"{count} members train together, two launches a step for all; {each}"
         return (
-            f"{count} members train {max(groups)} at a time, a launch a step for all of those; "
+            f"{count} members train {max(groups)} at a time, two launches a step for all of those; "
             f"{each}, and more would not fit"
         )
 

@@ -1,4 +1,4 @@
-"""Many networks of one kind on one data set, a launch a step for all of them.
+"""Many networks of one kind on one data set, the same two launches a step for all of them.
 
 A member's memory is a *slab*: persistent tensors, what its plans need while they run, and tables of
 samples and rates. All slabs are one allocation, ``stride`` bytes from each to the next, so kernels

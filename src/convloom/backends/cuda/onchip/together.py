@@ -1,4 +1,4 @@
-"""Many networks of one kind in one launch: what becomes of the launches of one."""
+"""Many networks of one kind in each launch: what becomes of the launches of one."""
 
 from __future__ import annotations
 
