@@ -53,6 +53,20 @@ def test_a_wrong_gradient_is_exit_code_1(
     assert row.split()[:3] == ["conv1", "conv", "weights.0"]
 
 
+def test_a_contrast_normalisation_is_told(words: list[object], tmp_path: Path) -> None:
+    norm = "\n[norm1]\ntype=cnorm\ninputs=conv1\nchannels=8\nsize=3\n"
+    text = edited(SMALL, "\n[pool1]", f"{norm}\n[pool1]")
+    (tmp_path / "layers.cfg").write_text(
+        edited(text, "pool=max\ninputs=conv1", "pool=max\ninputs=norm1")
+    )
+    (tmp_path / "params.cfg").write_text(RULES + "\n[norm1]\nscale=0.5\npow=0.75\n")
+    result = invoke(*words)
+    assert result.exit_code == 0, result.output
+    (row,) = (line for line in result.stdout.splitlines() if line.startswith("norm1"))
+    assert row.endswith("ok, not a true gradient")
+    assert "[norm1] not a true gradient: the means of the windows are held" in result.stdout
+
+
 def test_wrong_usage(words: list[object], tmp_path: Path) -> None:
     assert "leave --entries out" in refused(2, *words, "--all")
     (tmp_path / "layers.cfg").write_text(edited(SMALL, "stride=2", "stride=x"))

@@ -96,8 +96,12 @@ def check_grads(
     if as_json:
         output.result(report.to_json(), "")
     else:
-        console.print(_table(report))
-        console.print("\n".join((*report.notes, _summary(report))), soft_wrap=True)
+        rows = _table(report)
+        # Wider than the terminal rather than with figures cut off.
+        wide = console.options.update(width=_WIDE)
+        console.width = max(console.width, console.measure(rows, options=wide).maximum)
+        console.print(rows)
+        console.print("\n".join((*_notes(report), _summary(report))), soft_wrap=True)
     if not report.ok:
         raise typer.Exit(FAILURE)
 
@@ -114,12 +118,12 @@ def _table(report: GradientReport) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for head in ("layer", "type", "tensor"):
         table.add_column(head, no_wrap=True)
     for head in ("checked", "skipped", "of", "error", "direction", f"on {report.device}"):
         table.add_column(head, no_wrap=True, justify="right")
-    table.add_column("verdict")
+    table.add_column("verdict", no_wrap=True)
     for row in report.rows:
         table.add_row(*_cells(row), style="bold red" if row.wrong else "")
     return table
@@ -129,18 +133,27 @@ def _cells(row: Row) -> tuple[str, ...]:
     counts = (str(row.checked), str(row.skipped or ""), str(row.size))
     errors = (row.error, row.direction, row.device_error)
     shown = ("" if error is None else f"{error:.1e}" for error in errors)
-    verdict = f"{row.verdict}; {row.note}" if row.note else row.verdict
+    short = row.note.partition(":")[0]
+    verdict = f"{row.verdict}, {short}" if short else row.verdict
     return (row.layer, row.type, row.tensor, *counts, *shown, verdict)
+
+
+def _notes(report: GradientReport) -> list[str]:
+    return [*report.notes, *(f"[{row.layer}] {row.note}" for row in report.rows if row.note)]
 
 
 def _summary(report: GradientReport) -> str:
     wrong = sum(row.wrong for row in report.rows)
+    unknown = sum(row.verdict == "unknown" for row in report.rows)
     verdict = (
         f"{wrong} of {len(report.rows)} gradients are wrong" if wrong else "no gradient is wrong"
     )
+    if unknown:
+        verdict += f", of {unknown} nothing is known"
     skipped = sum(row.skipped for row in report.rows)
     return (
         f"{verdict}; allowed are {report.tolerance:g} between gradient and difference, as a share "
         f"of the largest entry, and {report.device_tolerance:g} between {report.device} and "
-        f"float64, as a share of the length. {skipped} entries at kinks were skipped."
+        f"float64, as a share of the length. {skipped} entries were skipped, at kinks or too small "
+        "to tell."
     )
