@@ -1,4 +1,4 @@
-"""What the documents show is run: README's and CONTRIBUTING's code, links, and the examples."""
+"""What the documents show is run: code and commands, links, and the examples."""
 
 from __future__ import annotations
 
@@ -54,6 +54,14 @@ def tiny_fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def run_python(document: str) -> dict[str, object]:
+    """Run the Python of a document, one block after the other; what it leaves, by name."""
+    names: dict[str, object] = {}
+    for block in blocks(document, "python"):
+        exec(compile(block, document, "exec"), names)
+    return names
+
+
 def test_readme_begins_with_the_two_commands() -> None:
     first, second = blocks("README.md", "sh")[0].splitlines()
     assert first.startswith("make train ")
@@ -62,9 +70,7 @@ def test_readme_begins_with_the_two_commands() -> None:
 
 
 def test_readme_python(tiny_fashion: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, object] = {}
-    for block in blocks("README.md", "python"):
-        exec(compile(block, "README.md", "exec"), names)  # one after the other, as a reader would
+    names = run_python("README.md")
     assert "val accuracy" in capsys.readouterr().out
     assert np.shape(names["probabilities"]) == (8, 10)
     gradients, exact = names["gradients"], names["exact"]
@@ -75,19 +81,31 @@ def test_readme_python(tiny_fashion: Path, capsys: pytest.CaptureFixture[str]) -
         np.testing.assert_allclose(gradients[name], value, rtol=0, atol=1e-4 * scale, err_msg=name)
 
 
-def test_readme_commands(tiny_fashion: Path) -> None:
-    """Every convloom command of the README, in its order, on the small data."""
+def test_convnet_python(tiny_fashion: Path) -> None:
+    names = run_python("docs/convnet.md")
+    assert isinstance(names["matrices"], dict)
+    assert names["matrices"]["fc10/weights/0"].shape == (32 * 7 * 7, 10)
+    assert np.shape(names["rows"]) == (8, 10)
+
+
+@pytest.mark.parametrize(
+    ("document", "wanted"),
+    [
+        ("README.md", "convnet data eval features plan predict resume show sweep train"),
+        ("docs/convnet.md", "check-grads convnet eval show train"),
+    ],
+)
+def test_commands(document: str, wanted: str, tiny_fashion: Path) -> None:
+    """Every convloom command of a document, in its order, on the small data."""
     for name in ("shirt.png", "boot.png"):
         Image.fromarray(np.full((28, 28), 90, np.uint8)).save(tiny_fashion / name)
     commands = [
         shlex.split(line, comments=True)
-        for block in blocks("README.md", "sh")
+        for block in blocks(document, "sh")
         for line in block.splitlines()
         if line.startswith("convloom ")
     ]
-    shown = {words[1] for words in commands}
-    commands_shown = "check-grads convnet data eval features plan predict resume show sweep train"
-    assert " ".join(sorted(shown)) == commands_shown
+    assert " ".join(sorted({words[1] for words in commands})) == wanted
     for words in commands:
         done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True)
         assert done.returncode == 0, f"{shlex.join(words)}\n{done.stderr}"
