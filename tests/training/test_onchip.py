@@ -11,7 +11,7 @@ import pytest
 import convloom as cl
 from convloom import nn
 from convloom.backends.cuda.launch import launch_of
-from convloom.backends.cuda.onchip.config import PLAIN, Config, using
+from convloom.backends.cuda.onchip.config import PLAIN, VARIANTS, Config, using
 from convloom.data import Augmentation
 from convloom.training.engine import Engine
 from tests.training.helpers import images_and_labels, make_trainer
@@ -53,8 +53,9 @@ def trained(**settings: Any) -> tuple[cl.Trainer, dict[str, np.ndarray]]:
         ("fp32", None, PLAIN),
         ("tf32", None, PLAIN),
         ("bf16", None, Config(split=2)),
+        ("fp32", None, VARIANTS["together"]),
     ],
-    ids=["bf16", "crops", "fp32", "tf32", "shared"],
+    ids=["bf16", "crops", "fp32", "tf32", "shared", "cluster"],
 )
 def test_a_step_that_feeds_itself_has_the_bits_of_a_gathered_one(
     precision: str, augment: Augmentation | None, config: Config

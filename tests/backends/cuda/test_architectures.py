@@ -15,6 +15,7 @@ from convloom.backends.cuda.device import architecture
 from convloom.backends.cuda.fed import told
 from convloom.backends.cuda.launch import CudaLaunch, Specialisation
 from convloom.backends.cuda.nvrtc import SOURCES, Compiler, describe
+from convloom.backends.cuda.onchip.config import VARIANTS, using
 from convloom.backends.cuda.resident import Crops, kernels
 from convloom.backends.cuda.selectors import RUNGS
 from convloom.ir import ROW_MAJOR, Layout
@@ -282,6 +283,12 @@ def specialisations() -> frozenset[Specialisation]:
                 served = True
                 found |= set(selection.launch.kernels) | of_many(selection.launch)
         assert served, f"nothing runs {op}"
+    with using(VARIANTS["cluster2"]):
+        op, inputs, _ = next(chains())
+        graph = one_node(op, inputs)
+        selection = backend.select(graph.nodes[0], graph.specs, "onchip")
+        assert selection is not None
+        found |= set(selection.launch.kernels)
     windows = Crops(4, size=28), Crops(0, reflect=True, size=28, noise=True)
     for crops in (None, Crops(4), Crops(4, reflect=True), *windows):
         for mapped in (False, True):
@@ -323,7 +330,8 @@ def compiles(half: int, capability: tuple[int, int], folder: Path) -> None:
     for one, made in sorted(done.items(), key=lambda item: describe(item[0])):
         use = made.usage
         print(f"{use.registers:4}{use.shared:7}{use.stack:6}{use.spilled:5}  {describe(one)}")
-    few = dict.fromkeys(("onchip/step", "onchip/many_step"), FEW_ON_CHIP)
+    kinds = ("step", "many_step", "cluster_step")
+    few = {f"onchip/{kind}": FEW_ON_CHIP for kind in kinds}
     spilled = {
         describe(one): made.usage
         for one, made in done.items()

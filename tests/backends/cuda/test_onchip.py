@@ -177,8 +177,8 @@ def compare(
     return got
 
 
-#: What is compared in fp32 alone.
-EXACT = {"wide", "unroll2"}
+#: What changes the kernels of tensor cores: nothing else is compared for them.
+SHARED_FORMS = {"split2", "cluster2", "threads256", "early"}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ EXACT = {"wide", "unroll2"}
         (variant, precision)
         for variant in VARIANTS
         for precision in PRECISIONS
-        if variant != "plain" and (variant not in EXACT or precision == "fp32")
+        if variant != "plain" and (variant in SHARED_FORMS or precision == "fp32")
     ],
 )
 def test_variants(backend: Backend, variant: str, precision: str) -> None:
@@ -206,27 +206,40 @@ def test_variants(backend: Backend, variant: str, precision: str) -> None:
     assert other.launch != selected.launch
 
 
-@pytest.mark.parametrize("network", [WIDE, STRIDED, AVERAGED, SMOOTHLY])
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_blocks_that_share_an_image(backend: Backend, network: Network, precision: str) -> None:
+@pytest.mark.parametrize("network", [STRIDED, AVERAGED, SMOOTHLY])
+@pytest.mark.parametrize(
+    ("precision", "cluster"), [("bf16", False), ("bf16", True), ("tf32", True), ("fp32", True)]
+)
+def test_blocks_that_share_an_image(
+    backend: Backend, network: Network, precision: str, cluster: bool
+) -> None:
     """Pools of odd maps, strides, strips that overlap further back; LENET's are not alike."""
     chain = network.chain(ChainGradient, precision=precision)
     values = operands(network, chain, 3)
-    with using(Config(split=2)):
+    with using(Config(split=2, cluster=cluster)):
         got = outcome(chain, *values, backend=backend, kernels="onchip")
         compare(chain, values, backend)
     segment = got.plan.steps[0].selection.segment
     assert segment is not None
     assert (segment.cluster, segment.blocks) == (2, 6)
+    kernels = got.plan.steps[0].selection.launch.kernels
+    assert any("cluster" in kernel.source for kernel in kernels) == cluster
 
 
 def test_blocks_share_images_where_they_can() -> None:
-    """Not those of a large batch, nor where there are no strips."""
-    for network, n, shared in ((LENET, 66, 2), (LENET, 67, 1), (PERCEPTRON, 3, 1)):
+    """Not those of a large batch, nor where there are no strips, or no clusters that are wanted."""
+    plain, cluster = Config(split=2), Config(split=2, cluster=True)
+    for network, n, config, capability, shared in (
+        (LENET, 66, plain, (9, 0), 2),
+        (LENET, 66, cluster, (9, 0), 2),
+        (LENET, 66, cluster, (8, 0), 1),
+        (LENET, 67, plain, (9, 0), 1),
+        (PERCEPTRON, 3, plain, (9, 0), 1),
+    ):
         chain = network.chain(ChainGradient)
         graph = one_node(chain, operands(network, chain, n))
-        with using(Config(split=2)):
-            selection = on_chip(graph.nodes[0], graph.specs, shared_limit((9, 0)))
+        with using(config):
+            selection = on_chip(graph.nodes[0], graph.specs, shared_limit(capability))
         assert selection is not None
         assert selection.segment is not None
         assert (selection.segment.cluster, selection.segment.blocks) == (shared, shared * n)

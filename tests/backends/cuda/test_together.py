@@ -14,6 +14,7 @@ from convloom import nn, normalise
 from convloom.backends.base import Backend, Storage, get_backend
 from convloom.backends.cuda import together
 from convloom.backends.cuda.onchip import plan as onchip
+from convloom.backends.cuda.onchip.config import PLAIN, Config, using
 from convloom.backends.cuda.onchip.together import parts_of
 from convloom.backends.feeding import (
     Crops,
@@ -63,9 +64,14 @@ class Case:
     precision: str
     optimizer: SGD | AdamW
     crops: Crops | None = None
+    config: Config = PLAIN
 
     def plans(self, backend: Backend, n: int) -> tuple[Plan, Plan]:
         """Of training and of evaluation."""
+        with using(self.config):
+            return self._plans(backend, n)
+
+    def _plans(self, backend: Backend, n: int) -> tuple[Plan, Plan]:
         loss = nn.CrossEntropyLoss(label_smoothing=0.1)
         forward = self.network.trace(SHAPE, n)
         trains = training_graph(forward, loss, INDEX, self.optimizer, False)
@@ -93,6 +99,7 @@ CASES = {
     "tf32": Case(convolutions(), "tf32", MOMENTUM),
     "fp32": Case(few_outputs(), "fp32", AdamW(lr=0.01)),
     "perceptron": Case(perceptron(), "bf16", MOMENTUM),
+    "biases": Case(few_outputs(), "tf32", MOMENTUM, config=Config(early=True)),
 }
 
 
@@ -176,7 +183,10 @@ def joined(parts: Sequence[Results]) -> Results:
 
 @pytest.mark.parametrize(
     ("name", "parts"),
-    [("bf16", 1), ("weights", 2), ("tf32", 2), ("fp32", 2), ("fp32", 3), ("perceptron", 2)],
+    [
+        *(("bf16", 1), ("weights", 2), ("tf32", 2), ("fp32", 2), ("fp32", 3)),
+        *(("perceptron", 2), ("biases", 2)),
+    ],
 )
 def test_members_have_the_bits_that_they_have_alone(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, name: str, parts: int

@@ -84,5 +84,6 @@ class Bench:
             shared=shared,
             arenas=(number,),
             open=tuple(self._extents),
+            cluster=wanted.cluster,
         )
         return self.workshop.launch(call, settings)

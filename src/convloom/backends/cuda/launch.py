@@ -47,6 +47,13 @@ class Specialisation:
         """The name of the kernel template."""
         return self.source.replace("/", "_")
 
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster: what the kernel is told by a constant of that name, else 1."""
+        value = dict(self.constants).get("CLUSTER", 1)
+        assert isinstance(value, int)
+        return value
+
 
 def members(specialisation: Specialisation) -> str:
     """The constants as C++ members of the struct that a kernel is specialised by."""

@@ -175,6 +175,7 @@ class CudaSimExecutable(HostExecutable):
             blocks=phase.blocks,
             threads=phase.threads,
             shared=phase.shared,
+            cluster=phase.kernel.cluster,
             arenas=tuple(self._numbers.values()),
             open=self._open(step),
         )

@@ -133,6 +133,7 @@ class SimulatedGpu:
             shared=call.shared,
             arenas=tuple(dict.fromkeys(extent.arena for extent in extents.values())),
             open=_joined(extents.values()),
+            cluster=call.kernel.cluster,
         )
 
 

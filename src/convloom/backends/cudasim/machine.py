@@ -55,6 +55,7 @@ class Call(NamedTuple):
     Attributes:
         entry: index of the kernel in its library.
         arenas: all arenas of the plan; what of them is not ``open`` is closed to the kernel.
+        cluster: blocks of a cluster.
     """
 
     library: str
@@ -66,6 +67,7 @@ class Call(NamedTuple):
     shared: int
     arenas: tuple[int, ...]
     open: tuple[Extent, ...]
+    cluster: int = 1
 
 
 class Settings(NamedTuple):
@@ -124,6 +126,7 @@ class _Launch(ctypes.Structure):
         ("blocks", ctypes.c_uint64),
         ("threads", ctypes.c_uint32),
         ("shared", ctypes.c_uint32),
+        ("cluster", ctypes.c_uint32),
         ("variables", ctypes.POINTER(_Variable)),
         ("variable_count", ctypes.c_uint64),
         ("closed", ctypes.POINTER(_Range)),
@@ -220,6 +223,7 @@ class Machine:
             blocks=call.blocks,
             threads=call.threads,
             shared=call.shared,
+            cluster=call.cluster,
             variables=library.variables,
             variable_count=len(library.variables),
             closed=closed,

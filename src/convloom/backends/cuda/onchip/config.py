@@ -16,6 +16,8 @@ class Config:
         threads: of a block.
         images: that a block carries at a time.
         split: blocks that share an image's backward pass, where a batch leaves room for them.
+        cluster: whether these blocks are a cluster and share the forward pass as well; GPUs before
+            compute capability 9.0 have none.
         early: whether biases come to shared memory with the weights, so that no stage waits for
             its own to come from device memory.
         wide: whether a thread's tile may be six columns wide, in fp32.
@@ -26,6 +28,7 @@ class Config:
     threads: int = 384
     images: int = 1
     split: int = 1
+    cluster: bool = False
     early: bool = False
     wide: bool = False
     unroll: int = 1
@@ -42,12 +45,13 @@ PLAIN = Config()
 VARIANTS = {
     "plain": PLAIN,
     "split2": Config(split=2),
+    "cluster2": Config(split=2, cluster=True),
     "threads256": Config(threads=256),
     "threads512": Config(threads=512),
     "early": Config(early=True),
     "wide": Config(wide=True),
     "unroll2": Config(unroll=2),
-    "together": Config(split=2, early=True, wide=True),
+    "together": Config(split=2, cluster=True, early=True, wide=True),
 }
 _chosen: ContextVar[Config] = ContextVar("config of the kernels on chip", default=PLAIN)
 

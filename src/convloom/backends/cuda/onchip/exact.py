@@ -75,11 +75,12 @@ class Exact(OnChip):
         tiles, wide = [], self.config.wide
         for i, conv in enumerate(self.stages.convs):
             height, width = conv.size
+            made = (self._made(i), conv.handed_on[1])
             if i:
                 height = strips.most_handed_on(self.stages, i - 1, self.config.split)
             tiles.append(
                 (
-                    _tile(conv.out, conv.filters, conv, conv.stride, conv.pool, wide),
+                    _tile(made, conv.filters, conv, conv.stride, conv.pool, wide),
                     _tile((height, width), conv.channels, conv, (1, 1), False, wide),
                 )
             )
@@ -205,7 +206,7 @@ def _tile(
 ) -> PixelTile:
     """The tile that takes least time, bound by multiply-adds or by reads of shared memory."""
     r, s = conv.kernel
-    height, width = (conv.handed_on[0] * 2, conv.handed_on[1] * 2) if pool else size
+    height, width = (size[0] * 2, size[1] * 2) if pool else size
     best, least = PixelTile(1 + pool, 1 + pool, 4), float("inf")
     for rows, cols, filters in product((1, 2), (1, 2, 4, 6) if wide else (1, 2, 4), (4, 8)):
         if rows * cols * filters > _PASSING or (pool and (rows, cols % 2) != (2, 0)):

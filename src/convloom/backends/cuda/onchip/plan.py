@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from convloom.backends.cuda.device import LARGEST_SHARED
 from convloom.backends.cuda.launch import Constant
 from convloom.backends.cuda.onchip import strips
 from convloom.backends.cuda.onchip.config import PLAIN, Config
@@ -72,8 +73,15 @@ class OnChip:
         several = replace(self, config=replace(self.config, split=split))
         if split == 1 or self.mode != GRADIENTS or not self.fits:
             return self
-        unfit = strips.refusal(self.stages, self.memory.in_place, split)
-        return self if unfit or not several.fits else several
+        if strips.refusal(self.stages, self.memory.in_place, split) or not several.fits:
+            return self
+        # Few GPUs have clusters; those have this much shared memory.
+        return self if several.cluster > 1 and self.limit < LARGEST_SHARED else several
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster."""
+        return self.config.split if self.config.cluster else 1
 
     @property
     def fits(self) -> bool:
@@ -93,9 +101,15 @@ class OnChip:
         """Of each convolution."""
         warps, images = self.config.warps, self.config.images
         return [
-            forward_tile(conv, i == 0 and self.memory.gather, warps, images, self.operand)
+            forward_tile(
+                conv, self._made(i), i == 0 and self.memory.gather, warps, images, self.operand
+            )
             for i, conv in enumerate(self.stages.convs)
         ]
+
+    def _made(self, i: int) -> int:
+        """The most rows of the map that convolution i hands on which a block makes."""
+        return strips.most_handed_on(self.stages, i, self.cluster)
 
     @cached_property
     def dgrad_tiles(self) -> list[Tile]:
@@ -305,6 +319,7 @@ class OnChip:
             "THREADS": self.config.threads,
             "IMAGES": self.config.images,
             "SPLIT": self.config.split,
+            "CLUSTER": 1,
             "MODE": self.mode,
             "EXACT": 0,
             "TF32": int(self.operand.nbytes == 4),

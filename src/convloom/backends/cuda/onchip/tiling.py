@@ -35,11 +35,10 @@ class Tile:
 
 
 def forward_tile(
-    conv: ConvStage, gather: bool, warps: int, images: int, operand: Operand = BFLOAT16
+    conv: ConvStage, rows: int, gather: bool, warps: int, images: int, operand: Operand = BFLOAT16
 ) -> Tile:
-    """Pixels by filters."""
-    height, width = conv.handed_on
-    pixels = 4 * height * width if conv.pool else conv.out[0] * conv.out[1]
+    """Pixels by filters; of so many rows of what is handed on."""
+    pixels = (4 if conv.pool else 1) * rows * conv.handed_on[1]
     reads = operand.depth // 2 if gather else 4
     return _product_tile(pixels, conv.filters, reads, warps, images)
 

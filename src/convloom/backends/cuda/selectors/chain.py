@@ -118,9 +118,10 @@ class _Launches:
             self.n,
             *len(_STEP_FED) * (ABSENT,),
         )
-        build.add(
-            "onchip/step", self.constants, arguments, blocks, kernel.config.threads, self.shared
-        )
+        step, constants = "onchip/step", self.constants
+        if kernel.cluster > 1:
+            step, constants = "onchip/cluster_step", constants | {"CLUSTER": kernel.cluster}
+        build.add(step, constants, arguments, blocks, kernel.config.threads, self.shared)
         if self.chain.has_loss:
             self._reduce((slab, kept, losses, ranks), packed, blocks)
         made = build.selection("onchip", "onchip")

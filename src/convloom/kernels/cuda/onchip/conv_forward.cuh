@@ -10,6 +10,7 @@
 
 #include "device/activation.cuh"
 #include "onchip/multiply.cuh"
+#include "onchip/strip.cuh"
 #include "onchip/weights.cuh"
 
 template <class P, int I>
@@ -18,8 +19,10 @@ struct ConvForward {
     using F = Format<P>;
     using Pair = typename F::Pair;
     static constexpr int MT = Conv::MT, NT = Conv::NT;
+    using Own = Strip<P, I>;
     static constexpr int WINDOWS = Conv::YH * Conv::YW;
-    static constexpr int CELLS = Conv::POOL ? 4 * WINDOWS : Conv::OH * Conv::OW;
+    // Those of the block: windows, or pixels where no pool follows.
+    static constexpr int OWN = Own::MADE * Conv::YW, CELLS = Conv::POOL ? 4 * OWN : OWN;
     static constexpr int M_TILES = (CELLS + 15) / 16, M_GROUPS = (M_TILES + MT - 1) / MT;
     static constexpr int UNITS = M_GROUPS * Conv::N_GROUPS;
 
@@ -28,18 +31,26 @@ struct ConvForward {
     __device__ __forceinline__ static int begin(int tile, int row) {
         int p, q;
         if constexpr (Conv::POOL) {
-            int window = tile * 4 + row % 8 / 2;
-            window = window < WINDOWS ? window : 0;
+            const int window = there(tile * 4 + row % 8 / 2);
             p = window / Conv::YW * 2 + row / 8;
             q = window % Conv::YW * 2 + row % 2;
         } else {
-            int pixel = tile * 16 + row;
-            pixel = pixel < CELLS ? pixel : 0;
+            const int pixel = there(tile * 16 + row);
             p = pixel / Conv::OW;
             q = pixel % Conv::OW;
         }
         return (p * Conv::UH - Conv::PADH) * Conv::XPITCH + q * Conv::UW - Conv::PADW;
     }
+
+    // The number in its map of the i-th window (pixel) of the block's; behind the last the first.
+    __device__ __forceinline__ static int there(int i) {
+        const int place = first_own() + i;
+        return place < end_own() ? place : first_own();
+    }
+    __device__ __forceinline__ static int first_own() {
+        return Own::made(Own::rank()).begin * Conv::YW;
+    }
+    __device__ __forceinline__ static int end_own() { return Own::made(Own::rank()).end * Conv::YW; }
 
     __device__ static void run(Bytes* shared, const f32* bias, int buffer) {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
@@ -128,8 +139,8 @@ struct ConvForward {
                                                  int n_tile, int lane) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int pixel = tile * 16 + lane / 4 + 8 * half;
-            if (pixel >= CELLS) continue;
+            const int pixel = first_own() + tile * 16 + lane / 4 + 8 * half;
+            if (pixel >= end_own()) continue;
             const int z = pixel / Conv::OW * Conv::ZPITCH + pixel % Conv::OW;
 #pragma unroll
             for (int n = 0; n < NT; ++n)
@@ -175,7 +186,7 @@ struct ConvForward {
         const u32 left_lower = right ? others : lower, right_lower = right ? lower : others;
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            const int window = (first + m) * 4 + lane / 8;
+            const int window = first_own() + (first + m) * 4 + lane / 8;
             const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
 #pragma unroll
             for (int n = 0; n < NT; n += 2) {
@@ -197,7 +208,7 @@ struct ConvForward {
                     best[e] = activated<Conv>(max_nan(x0, x1));
                 }
                 const int tile = n_tile + (right ? n + 1 : n);
-                if ((right && n + 1 >= NT) || window >= WINDOWS) continue;
+                if ((right && n + 1 >= NT) || window >= end_own()) continue;
                 if (store_pair(map, tile, z, lane, best[0], best[1]))
                     store_codes(map, tile, window, lane, code);
             }
@@ -219,7 +230,7 @@ struct ConvForward {
         const u32 others_lower = __shfl_xor_sync(0xffffffffu, lower, 4);
 #pragma unroll
         for (int m = 0; m < MT; ++m) {
-            const int window = (first + m) * 4 + lane / 8;
+            const int window = first_own() + (first + m) * 4 + lane / 8;
             const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
 #pragma unroll
             for (int n = 0; n < NT; ++n) {
@@ -234,7 +245,7 @@ struct ConvForward {
                     code[e] = (upper >> bit & 1) | (others >> bit & 1) << 1 |
                               (lower >> bit & 1) << 2 | (others_lower >> bit & 1) << 3;
                 }
-                if (right || window >= WINDOWS) continue;
+                if (right || window >= end_own()) continue;
                 if (store_pair(map, n_tile + n, z, lane, mean[0], mean[1]))
                     store_codes(map, n_tile + n, window, lane, code);
             }

@@ -114,16 +114,19 @@ struct ExactForward {
     using Conv = ConvStage<P, I>;
     using Exact = ExactConv<P, I>;
     static constexpr int TR = int(P::CONV_TR[I]), TC = int(P::CONV_TC[I]), TK = int(P::CONV_TK[I]);
-    static constexpr int ROWS = Conv::POOL ? 2 * Conv::YH : Conv::OH;
+    using Own = Strip<P, I>;
+    static constexpr int ROWS = Conv::POOL ? 2 * Own::MADE : Own::MADE;
     static constexpr int COLS = Conv::POOL ? 2 * Conv::YW : Conv::OW;
     static constexpr int DOWN = (ROWS + TR - 1) / TR, ACROSS = (COLS + TC - 1) / TC;
     static constexpr int TILES = DOWN * ACROSS, ITEMS = TILES * ((Conv::K + TK - 1) / TK);
 
     __device__ static void run(Bytes* shared, const f32* bias, int buffer) {
+        const Rows rows = Own::made(Own::rank());
         for (int i = threadIdx.x; i < ITEMS * int(P::IMAGES); i += int(P::THREADS)) {
             Bytes* map = region<P>(shared, i / ITEMS);
             const int tile = i % ITEMS % TILES, k = i % ITEMS / TILES * TK;
-            const int p = tile / ACROSS * TR, q = tile % ACROSS * TC;
+            const int p = (Conv::POOL ? 2 : 1) * rows.begin + tile / ACROSS * TR;
+            const int q = tile % ACROSS * TC;
             f32 sum[TR][TC][TK];
 #pragma unroll
             for (int e = 0; e < TK; ++e) {
@@ -140,18 +143,18 @@ struct ExactForward {
                 sum, x, &at<f32>(shared + Conv::FRAGMENTS) + k);
 #pragma unroll
             for (int e = 0; e < TK; ++e)
-                if (k + e < Conv::K) store(sum, e, map, k + e, p, q);
+                if (k + e < Conv::K) store(sum, e, map, k + e, p, q, rows.end);
         }
     }
 
     __device__ __forceinline__ static void store(const f32 (&sum)[TR][TC][TK], int e, Bytes* map,
-                                                 int k, int p, int q) {
+                                                 int k, int p, int q, int end) {
         if constexpr (Conv::POOL) {
             static_assert(TR == 2 && TC % 2 == 0);
 #pragma unroll
             for (int w = 0; w < TC / 2; ++w) {
                 const int y = p / 2, x = q / 2 + w;
-                if (x >= Conv::YW || y >= Conv::YH) continue;
+                if (x >= Conv::YW || y >= end) continue;
                 f32 best = activated<Conv>(sum[0][2 * w][e]);
                 int winner = Conv::AVERAGE ? passes(sum[0][2 * w][e]) : 0;
 #pragma unroll
@@ -173,7 +176,7 @@ struct ExactForward {
 #pragma unroll
             for (int t = 0; t < TR * TC; ++t) {
                 const int y = p + t / TC, x = q + t % TC;
-                if (y < Conv::OH && x < Conv::OW)
+                if (y < end && x < Conv::OW)
                     Exact::z(map, k, y, x) = activated<Conv>(sum[t / TC][t % TC][e]);
             }
         }

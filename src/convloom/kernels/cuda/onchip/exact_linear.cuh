@@ -28,7 +28,13 @@ struct ExactLinear {
     static constexpr int WIDE = I % 4 == 0 ? 4 : 1, VECTORS = I / WIDE;
     static_assert(int(P::IMAGES) == 1);
 
-    static constexpr int PARTS = best_parts(O, WARPS), EACH = (VECTORS + PARTS - 1) / PARTS;
+    static constexpr int FILTERS = ConvStage<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>::K;
+    static constexpr bool BY_CHANNEL = P::CHANNELS_FIRST != 0;
+    template <bool SHARED>
+    using Vectors = FeatureVectors<P, SHARED, BY_CHANNEL ? FILTERS : 1, BY_CHANNEL ? 1 : FILTERS,
+                                   WIDE, VECTORS>;
+    using Own = Vectors<(J == 0 && P::CLUSTER > 1)>;
+    static constexpr int PARTS = best_parts(O, WARPS), EACH = (Own::COUNT + PARTS - 1) / PARTS;
 
     __device__ static void forward(Bytes* shared, const Bytes* weights, Bytes* kept, i64 first,
                                    i64) {
@@ -38,10 +44,11 @@ struct ExactLinear {
         f32* sums = &at<f32>(shared + int(P::SUMS_AT));
         for (int unit = warp; unit < O * PARTS; unit += WARPS) {
             const int o = unit % O, begin = unit / O * EACH;
-            const int end = begin + EACH < VECTORS ? begin + EACH : VECTORS;
+            const int end = begin + EACH < Own::COUNT ? begin + EACH : Own::COUNT;
             f32 sum = 0.0f;
 #pragma unroll 8
-            for (int v = begin + lane; v < end; v += 32) {
+            for (int i = begin + lane; i < end; i += 32) {
+                const int v = Own::vector(i);
                 f32 weight[WIDE], feature[WIDE];
                 load_row<WIDE, WIDE>(weight, w + i64(o) * I + v * WIDE);
                 load_row<WIDE, WIDE>(feature, x + v * WIDE);
@@ -52,16 +59,17 @@ struct ExactLinear {
             if (lane == 0) sums[unit] = sum;
         }
         if (kept == nullptr) return;
-        for (int i = threadIdx.x; i < Linear::WIDTH; i += int(P::THREADS))
-            (&at<f32>(kept))[first * Linear::WIDTH + i] = x[i];
+        for (int i = threadIdx.x; i < Linear::WIDTH; i += int(P::THREADS)) {
+            const int pixel = BY_CHANNEL ? i % (I / FILTERS) : i / FILTERS;
+            if (J > 0 || keeps_pixel<P>(pixel, i >= I))
+                (&at<f32>(kept))[first * Linear::WIDTH + i] = x[i];
+        }
     }
 
     __device__ __forceinline__ static f32 output(const Bytes* shared, const f32* bias, int,
                                                  int o) {
-        const f32* sums = &at<f32>(shared + int(P::SUMS_AT));
-        f32 total = 0.0f;
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) total += sums[part * O + o];
+        const f32* sums = &at<f32>(shared + int(P::SUMS_AT)) + o;
+        const f32 total = sum_of_blocks<P, J, PARTS>(sums, O);
         return Linear::BIAS ? total + bias[o] : total;
     }
 
@@ -85,10 +93,7 @@ struct ExactLinear {
         Bytes* map = region<P>(shared, 0);
         const f32* w = &at<f32>(weights);
         const f32* dy = &at<f32>(map + Linear::DY);
-        constexpr int K = ConvStage<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>::K;
-        constexpr bool BY_CHANNEL = P::CHANNELS_FIRST != 0;
-        using Own =
-            FeatureVectors<P, J, BY_CHANNEL ? K : 1, BY_CHANNEL ? 1 : K, WIDE, VECTORS>;
+        using Own = Vectors<J == 0>;
         for (int i = threadIdx.x; i < Own::COUNT; i += int(P::THREADS)) {
             const int v = Own::vector(i);
             f32 sum[WIDE];

@@ -15,15 +15,44 @@ __device__ __forceinline__ bool own_row(int row) {
     }
 }
 
-// Vectors of WIDE neighbouring features of layer J, of VECTORS in all, that hold one of the block's.
-// Features lie in RUNS runs, each of all pixels, with EACH features of a pixel.
-template <class P, int J, int RUNS, int EACH, int WIDE, int VECTORS>
+// A sum of COUNT parts, STEP apart from one another in shared memory; of layer 0 of a cluster's blocks
+// together, in their order.
+template <class P, int J, int COUNT>
+__device__ __forceinline__ f32 sum_of_blocks(const f32* parts, int step) {
+    f32 total = 0.0f;
+    if constexpr (J == 0 && P::CLUSTER > 1) {
+#pragma unroll
+        for (int rank = 0; rank < int(P::SPLIT); ++rank)
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) total += cluster_read(parts + i * step, rank);
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) total += parts[i * step];
+    }
+    return total;
+}
+
+// Whether the block keeps the features of a pixel of that map; behind the last is padding.
+template <class P>
+__device__ __forceinline__ bool keeps_pixel(int pixel, bool padding) {
+    if constexpr (P::CLUSTER == 1) {
+        return true;
+    } else {
+        using Last = ConvStage<P, int(P::CONVS) - 1>;
+        return padding ? leads<P>() : own_row<P>(pixel / Last::YW);
+    }
+}
+
+// Vectors of WIDE neighbouring features of the first layer, of VECTORS in all, that hold one of the
+// block's, if SHARED; else all of a layer's. Features lie in RUNS runs, each of all pixels, with EACH
+// features of a pixel.
+template <class P, bool SHARED, int RUNS, int EACH, int WIDE, int VECTORS>
 struct FeatureVectors {
     using Conv = ConvStage<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>;
     using Own = Strip<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>;
     static constexpr int ROW = Conv::YW * EACH, RUN = Conv::YH * ROW / WIDE;  // a run in vectors
     // Where runs are not whole vectors each block takes all of them.
-    static constexpr bool PARTED = J == 0 && P::SPLIT > 1 && Conv::YH * ROW % WIDE == 0;
+    static constexpr bool PARTED = SHARED && P::SPLIT > 1 && Conv::YH * ROW % WIDE == 0;
 
     __host__ __device__ static constexpr Rows of_run(int rank) {
         const Rows rows = Own::handed_on(rank);

@@ -21,9 +21,13 @@ struct LinearLayer {
     using Number = typename F::Number;
     static constexpr bool WIDE = F::BYTES == 4;
     static constexpr int O = Linear::O, WIDTH = Linear::WIDTH, IMAGES = int(P::IMAGES);
-    static constexpr int WARPS = int(P::THREADS) / 32, STEPS = WIDTH / 16;
+    static constexpr int WARPS = int(P::THREADS) / 32;
     static constexpr int O_TILES = (O + 7) / 8, NT = O_TILES < 8 ? O_TILES : 8;
     static constexpr int SUMS = O_TILES * 8;  // of an image and warp
+    static constexpr int PLANE = Linear::PIXELS * F::CHANNELS;
+    template <bool SHARED>
+    using Sixteens = FeatureVectors<P, SHARED, WIDTH / PLANE, F::CHANNELS, 16, WIDTH / 16>;
+    using Own = Sixteens<(J == 0 && P::CLUSTER > 1)>;
 
     // Sums of each warp, [warp][image][SUMS], and the features as they are kept for the weight's
     // gradient.
@@ -37,13 +41,14 @@ struct LinearLayer {
             Tiles<1, NT> acc;
             clear(acc);
             // Rows behind the last image repeat the first; what they give is not used.
-            const auto multiply = [&](int step) {
+            const auto multiply = [&](int i) {
+                const int step = Own::vector(i);
                 if constexpr (WIDE)
                     multiply_wide(acc[0], x, shared, packed, step, tile, lane);
                 else
                     multiply_narrow(acc[0], x, shared, packed, step, tile, lane);
             };
-            constexpr int ROUNDS = STEPS / WARPS, UNROLL = NT <= 2 ? 8 : NT <= 4 ? 4 : 2;
+            constexpr int STEPS = Own::COUNT, ROUNDS = STEPS / WARPS, UNROLL = NT <= 2 ? 8 : NT <= 4 ? 4 : 2;
 #pragma unroll UNROLL
             for (int round = 0; round < ROUNDS; ++round) multiply(round * WARPS + warp);
             if (warp < STEPS % WARPS) multiply(ROUNDS * WARPS + warp);
@@ -59,11 +64,15 @@ struct LinearLayer {
         constexpr int PARTS = WIDTH / F::CHANNELS;  // of 16 bytes
         for (int i = threadIdx.x; i < IMAGES * PARTS; i += int(P::THREADS)) {
             const int from = i / PARTS, part = i % PARTS;
-            if (first + from < n)
+            const bool keeps =
+                J > 0 || keeps_pixel<P>(part % Linear::PIXELS, part * F::CHANNELS >= PADDED);
+            if (keeps && first + from < n)
                 at<uint4>(kept + 16 * ((first + from) * PARTS + part)) =
                     at<uint4>(region<P>(shared, from) + Linear::X + 16 * part);
         }
     }
+    // Features with the padding of their planes.
+    static constexpr int PADDED = WIDTH / PLANE * PLANE;
 
     // 16 features of bfloat16.
     __device__ __forceinline__ static void multiply_narrow(f32 (&sum)[NT][4], const Bytes* x,
@@ -136,10 +145,8 @@ struct LinearLayer {
     // Output `o` of an image, from the warps' sums in their order.
     __device__ __forceinline__ static f32 output(const Bytes* shared, const f32* bias, int image,
                                                  int o) {
-        const f32* sums = &at<f32>(shared + int(P::SUMS_AT));
-        f32 total = 0.0f;
-#pragma unroll
-        for (int warp = 0; warp < WARPS; ++warp) total += sums[(warp * IMAGES + image) * SUMS + o];
+        const f32* sums = &at<f32>(shared + int(P::SUMS_AT)) + image * SUMS + o;
+        const f32 total = sum_of_blocks<P, J, WARPS>(sums, IMAGES * SUMS);
         return Linear::BIAS ? total + bias[o] : total;
     }
 
@@ -180,8 +187,7 @@ struct LinearLayer {
         static_assert(IMAGES == 1);
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         constexpr int DEPTH = Linear::OUT / 16, AT_ONCE = 4;
-        constexpr int PLANE = Linear::PIXELS * F::CHANNELS;
-        using Own = FeatureVectors<P, J, WIDTH / PLANE, F::CHANNELS, 16, WIDTH / 16>;
+        using Own = Sixteens<J == 0>;
         constexpr int PAIRS = Own::COUNT;
         Bytes* map = region<P>(shared, 0);
         const Bytes* dy = map + Linear::DY;

@@ -56,7 +56,8 @@ struct Work {
     // gradients are behind.
     template <class Linear>
     __device__ __forceinline__ Bytes* features() const {
-        if (P::MODE != 2 || !leads<P>()) return nullptr;
+        constexpr bool SHARED = P::CLUSTER > 1 && Linear::BEFORE == 0;  // each keeps its own
+        if (P::MODE != 2 || !(SHARED || leads<P>())) return nullptr;
         return kept + Kit<P>::ELEMENT * n * Linear::BEFORE;
     }
     // The weights of a layer: packed, or as they are.
@@ -132,14 +133,22 @@ struct Linears {
         if constexpr (THERE) {
             Layer::forward(work.shared, work.template matrix<Linear>(),
                            work.template features<Linear>(), first, work.n);
-            __syncthreads();
+            meet<J>();
             if constexpr (!Linear::LAST) {
                 Layer::hand_on(work.shared, work.template bias<Linear, int(P::CONVS) + J>(),
                                work.counter, first);
-                __syncthreads();
+                meet<J>();
                 Linears<P, J + 1>::forward(work, first);
             }
         }
+    }
+    // Before sums that blocks share are read, and before they are made anew.
+    template <int LAYER>
+    __device__ __forceinline__ static void meet() {
+        if constexpr (LAYER == 0)
+            meet_blocks<P>();
+        else
+            __syncthreads();
     }
     __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
@@ -254,15 +263,16 @@ struct SeveralTurns {
     }
 };
 
-// Make good what SCRATCH_BYTES at SCRATCH_AT overwrote: weights, as at the beginning, and the zeros
-// around maps.
+// Make good what SCRATCH_BYTES at SCRATCH_AT overwrote: weights and biases, as at the beginning, and
+// the zeros around maps.
 template <class P>
-__device__ __forceinline__ void restore(Bytes* shared, const Bytes* packed) {
+__device__ __forceinline__ void restore(Bytes* shared, const Given& given) {
     constexpr int FROM = int(P::SCRATCH_AT), TO = int(round_up(FROM + P::SCRATCH_BYTES, 16));
     constexpr int MATRICES = int(P::MATRICES_AT), IMAGE = int(P::IMAGE_AT);
     __syncthreads();
-    load_weights<P>(shared, packed, FROM, int(least(TO, MATRICES)));
-    load_weights<P>(shared, packed, int(greatest(FROM, MATRICES)), int(least(TO, P::SUMS_AT)));
+    load_biases<P, 0>(shared, given.parameter);
+    load_weights<P>(shared, given.packed, FROM, int(least(TO, MATRICES)));
+    load_weights<P>(shared, given.packed, int(greatest(FROM, MATRICES)), int(least(TO, P::SUMS_AT)));
     if constexpr (TO > IMAGE) {
         for (int i = IMAGE + 16 * int(threadIdx.x); i < TO; i += 16 * int(P::THREADS))
             at<uint4>(shared + i) = make_uint4(0, 0, 0, 0);
@@ -312,7 +322,7 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
         Loss<P>::run(shared, work.template bias<Last, int(P::CONVS + P::LINEARS) - 1>(), batch,
                      turn.now(), label);
         if constexpr (P::MODE == 2) {
-            __syncthreads();
+            Linears<P, 0>::template meet<int(P::LINEARS) - 1>();
             Linears<P, 0>::backward(work, turn.now());
             convs.backward(work, buffer);
         }
@@ -320,7 +330,7 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
         if constexpr (Turns::MANY && P::MODE == 2 && P::CONVS > 0) {
             if (turn.ends()) {
                 convs.finish(work, given.slab + turn.sums() * P::SLAB);
-                if (more) restore<P>(shared, given.packed);
+                if (more) restore<P>(shared, given);
                 convs.begin();
             }
         }

@@ -4,9 +4,14 @@
 // Gradients are linear in that map's, so each block carries its strip's back through all
 // convolutions, with all that it falls on; sums over blocks are the gradients. Maps outside of what a
 // strip falls on stay zero. The forward pass, and the backward pass of the layers behind the first
-// fully connected one, every block makes for itself: so blocks never wait for one another.
+// fully connected one, every block makes for itself, so blocks never wait for one another.
+//
+// If they are a cluster (CLUSTER is SPLIT, else 1), then of convolutions each makes only the rows that
+// its strip falls on, which are those that its strip is made of. Of the first fully connected layer
+// they have parts of each sum, which all read from one another's shared memory.
 #pragma once
 
+#include "device/cluster.cuh"
 #include "onchip/shape.cuh"
 
 struct Rows {
@@ -17,6 +22,15 @@ struct Rows {
 template <class P>
 __device__ __forceinline__ bool leads() {
     return P::SPLIT == 1 || blockIdx.x % int(P::SPLIT) == 0;
+}
+
+// Waits for all threads of the block, and of its cluster.
+template <class P>
+__device__ __forceinline__ void meet_blocks() {
+    if constexpr (P::CLUSTER > 1)
+        cluster_barrier();
+    else
+        __syncthreads();
 }
 
 template <class P, int I>
@@ -57,6 +71,11 @@ struct Strip {
         return most;
     }
     static constexpr int HANDED_ON = most(false), PRODUCTS = most(true);
+    // Rows of the map handed on that the block makes, and the most of them.
+    __host__ __device__ static constexpr Rows made(int rank) {
+        return P::CLUSTER > 1 ? handed_on(rank) : Rows{0, Conv::YH};
+    }
+    static constexpr int MADE = P::CLUSTER > 1 ? HANDED_ON : Conv::YH;
     // The first of PRODUCTS rows that hold a block's and lie in the map.
     __host__ __device__ static constexpr int first(int rank) {
         const int begin = products(rank).begin;

@@ -25,6 +25,12 @@ extern "C" {
 // __syncthreads and its relatives, called `name`. Returns what `reduce` says of all predicates.
 int convloom_sim_barrier(const char* name, int reduce, int predicate, const char* file, int line);
 
+// A barrier for all threads of all blocks of the cluster.
+void convloom_sim_cluster_barrier(const char* file, int line);
+
+// Where what lies at `own`, 4 bytes of dynamic shared memory, lies in block `rank` of the cluster.
+const void* convloom_sim_cluster_place(const void* own, int rank, const char* file, int line);
+
 // __syncwarp: the lanes of `mask` wait for each other.
 void convloom_sim_warp_barrier(unsigned mask, const char* file, int line);
 

@@ -33,6 +33,12 @@ inline unsigned cvt_tf32(float x) {
     return x != x ? 0x7fffffffu : (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
 }
 
+// See device/cluster.cuh.
+inline void cluster_barrier(CONVLOOM_SIM_SITE) { convloom_sim_cluster_barrier(file, line); }
+inline float cluster_read(const float* own, int rank, CONVLOOM_SIM_SITE) {
+    return *static_cast<const float*>(convloom_sim_cluster_place(own, rank, file, line));
+}
+
 inline int fresh_lane() { return convloom_sim_lane(); }
 
 inline unsigned convloom_sim_bf16(float x) {

@@ -2,6 +2,7 @@
 // The C functions of runtime.h.
 #pragma once
 
+#include "cluster.h"
 #include "race.h"
 #include "scheduler.h"
 
@@ -186,6 +187,25 @@ CONVLOOM_SIM_API int convloom_sim_barrier(const char* name, int reduce, int pred
     if (reduce == kOr) return block->any_result;
     if (reduce == kAnd) return block->all_result;
     return block->count_result;
+}
+
+CONVLOOM_SIM_API void convloom_sim_cluster_barrier(const char* file, int line) {
+    convloom_sim_barrier(convloom_sim::kClusterBarrier, convloom_sim::kNothing, 0, file, line);
+}
+
+CONVLOOM_SIM_API const void* convloom_sim_cluster_place(const void* own, int rank,
+                                                        const char* file, int line) {
+    using namespace convloom_sim;
+    const Block* block = current->block;
+    const u32 size = block->launch->cluster;
+    const u8* place = static_cast<const u8*>(own);
+    require_shared(current, own, 4, 4, "cluster_read", file, line);
+    if (place < block->dynamic || place >= block->dynamic + block->launch->shared)
+        fail(current, "cluster_read at %s:%d: address outside dynamic shared memory", file, line);
+    if (rank < 0 || u32(rank) >= size)
+        fail(current, "cluster_read at %s:%d: a cluster of %u has no block %d", file, line, size,
+             rank);
+    return dynamic_of[block->worker / size * size + u32(rank)] + (place - block->dynamic);
 }
 
 CONVLOOM_SIM_API void convloom_sim_warp_barrier(unsigned mask, const char* file, int line) {

@@ -1,8 +1,8 @@
 // The simulator's runtime: runs the blocks of a launch on a few threads of the operating system,
 // the threads of a block as fibers. Compiled once for each way of checking; kernels link to it.
 //
-// Blocks do not depend on each other (a kernel may not wait for another block), so which worker
-// runs which block does not show in the results. One launch at a time; backends/cudasim/machine.py
+// Blocks do not depend on each other (a kernel may not wait for another block, but those of a cluster
+// for one another, see cluster.h), so which worker runs which block does not show in the results. One launch at a time; backends/cudasim/machine.py
 // serialises, and keeps asking whether it is over: that is when the watchdog looks at the clock,
 // and when Python can answer to Ctrl-C.
 #include <link.h>
@@ -15,6 +15,7 @@
 #include "fiber.h"
 #include "state.h"
 #include "asan.h"
+#include "cluster.h"
 #include "scheduler.h"
 #include "race.h"
 #include "collectives.h"
@@ -141,6 +142,8 @@ void prepare_worker(Block* block, const Launch& launch, u32 worker) {
     blockDim = dim3(launch.threads);
     gridDim = dim3(u32(launch.blocks));
     block->dynamic = smem_raw;
+    block->worker = worker;
+    dynamic_of[worker] = smem_raw;
     ThreadLocalMemory memory = {static_cast<u8*>(launch.anchor()), nullptr, nullptr};
     dl_iterate_phdr(find_thread_local, &memory);
     block->statics = memory.first;
@@ -174,10 +177,18 @@ u64 block_at(u64 turn, u64 blocks) {
 void work(Block* block, const Launch& launch, u32 worker) {
     prepare_worker(block, launch, worker);
     close_shared(block);
+    // Workers of a cluster's blocks take the same clusters; a single worker takes what comes.
+    const u32 size = launch.cluster, groups = job_workers / size;
+    const u64 count = launch.blocks / size;
+    u64 own_turn = worker / size;
     while (!__atomic_load_n(&failed, __ATOMIC_SEQ_CST)) {
-        const u64 turn = __atomic_fetch_add(&next_block, 1, __ATOMIC_SEQ_CST);
-        if (turn >= launch.blocks) break;
-        prepare_block(block, block_at(turn, launch.blocks));
+        u64 turn = own_turn;
+        if (size == 1)
+            turn = __atomic_fetch_add(&next_block, 1, __ATOMIC_SEQ_CST);
+        else
+            own_turn += groups;
+        if (turn >= count) break;
+        prepare_block(block, block_at(turn, count) * size + worker % size);
         run_block(block);
         __atomic_fetch_add(&blocks_ended, 1, __ATOMIC_SEQ_CST);
         if (block->failed) break;
@@ -219,6 +230,8 @@ void forget_workers() {
     pthread_mutex_init(&mutex, nullptr);
     pthread_cond_init(&job_posted, nullptr);
     pthread_cond_init(&job_done, nullptr);
+    pthread_mutex_init(&cluster_mutex, nullptr);
+    pthread_cond_init(&cluster_moved, nullptr);
     for (Worker& worker : workers) worker.busy = false;
 }
 
@@ -317,12 +330,18 @@ CONVLOOM_SIM_API int convloom_sim_launch(const convloom_sim::Launch* launch) {
         return refuse("a block has 1 to 1024 threads");
     if (launch->shared > kMostShared)
         return refuse("a block has at most 227 KiB of dynamic shared memory");
+    const u32 size = launch->cluster;
+    if (size == 0 || size > kMostWorkers || launch->blocks % size != 0)
+        return refuse("a grid has whole clusters, of no more blocks than the simulator has workers");
     u32 count = config.workers < 1 ? 1u : u32(config.workers);
-    if (count > kMostWorkers) count = kMostWorkers;
+    count = (count + size - 1) / size * size;
+    if (count > kMostWorkers) count = kMostWorkers / size * size;
     if (count > launch->blocks) count = u32(launch->blocks);
     if (!map_stacks() || !start_workers(count)) return refuse("no memory for the fibers");
-    stride = launch->blocks / 2 + config.seed % 97 + 1;
-    while (greatest_common_divisor(stride, launch->blocks) != 1) ++stride;
+    const u64 units = launch->blocks / size;
+    stride = units / 2 + config.seed % 97 + 1;
+    while (greatest_common_divisor(stride, units) != 1) ++stride;
+    for (Cluster& cluster : clusters) cluster = {};
 
     close_global(*launch);
     catch_wake();

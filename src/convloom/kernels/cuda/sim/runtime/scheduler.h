@@ -3,6 +3,7 @@
 #pragma once
 
 #include "asan.h"
+#include "cluster.h"
 #include "state.h"
 
 namespace convloom_sim {
@@ -110,6 +111,7 @@ inline void open_barrier(Block* block) {
     if (waiting < block->size)
         fail(first, "divergent %s: %u of %u threads wait at %s:%d, the others have returned",
              first->name, waiting, block->size, first->file, first->line);
+    if (first->name == kClusterBarrier) meet_cluster(block, first);
     for (u32 warp = 0; warp < block->warps; ++warp) make_ready(block, warp, lanes_of(block, warp));
     block->any_result = block->any;
     block->all_result = block->all;

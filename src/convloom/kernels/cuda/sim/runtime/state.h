@@ -30,6 +30,7 @@ struct Launch {
     const u64* words;
     u64 blocks;
     u32 threads, shared;
+    u32 cluster;  // blocks that run at a time and may wait for one another
     const Variable* variables;  // sorted by offset; none where no checker needs them
     u64 variable_count;
     const Range* closed;  // memory that the kernel must not touch,
@@ -101,6 +102,7 @@ struct Access {
 struct Block {
     const Launch* launch;
     u64 number;
+    u32 worker;  // that runs it
     u32 size, warps, alive;
     // A bit for each lane: may go on; waits for lanes of its warp; has returned.
     u32 ready[kMostWarps], meeting[kMostWarps], exited[kMostWarps];
