@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -62,8 +63,11 @@ def test_parameters_go_and_come_in_the_layouts_of_2012() -> None:
         "fc10/weights/0": (8 * 8 * 8, 10),
         "fc10/biases": (10,),
     }
-    other = net().initialize(1)
-    other.from_convnet({name: array.reshape(array.shape) for name, array in arrays.items()})
+    other = net()  # it needs no values before
+    # Files of 2012 have biases as a row, and filters may have an axis each for rows and columns.
+    arrays["conv1/biases"] = arrays["conv1/biases"].reshape(1, 8)
+    arrays["conv1/weights/0"] = arrays["conv1/weights/0"].reshape(3, 5, 5, 8)
+    other.from_convnet(arrays)
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(other.state_dict()[name], value)
 
@@ -73,6 +77,10 @@ def test_parameters_go_and_come_in_the_layouts_of_2012() -> None:
     [
         ({"conv1/biases": np.zeros(7)}, r"conv1/biases must have shape \(8,\), it has \(7,\)"),
         ({"conv9/biases": np.zeros(7)}, "no conv9/biases"),
+        (
+            {"fc10/weights/0": np.zeros((10, 512))},
+            r"fc10/weights/0 must have shape \(512, 10\), it has \(10, 512\)",
+        ),
     ],
 )
 def test_parameters_that_do_not_fit_change_nothing(
@@ -100,13 +108,44 @@ def test_shared_weights_are_one_parameter() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("neuron=relu", "neuron=nrelu", "nrelu adds noise"),
+        ("neuron=relu", "neuron=nrelu", r"\[conv1\] neuron=nrelu adds noise"),
+        (
+            "[fc10]\ntype=fc\ninputs=pool1",
+            "[more]\ntype=neuron\ninputs=pool1\nneuron=nrelu\n[fc10]\ntype=fc\ninputs=more",
+            r"\[more\] neuron=nrelu adds noise",
+        ),
         ("type=softmax", "type=neuron\nneuron=relu", r"\[logprob\] needs a softmax layer"),
     ],
 )
 def test_what_is_not_supported_says_so(old: str, new: str, message: str) -> None:
     with pytest.raises(cl.ConvloomError, match=message):
         net(edited(SMALL, old, new)).trace((3, 16, 16))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["network", "rules", "cost", "_pieces", "_modules", "training", "images", "classes", "a.b"],
+)
+def test_a_layer_cannot_have_the_name_of_what_a_network_has_itself(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^layers.cfg, line \d+: \[{name}\] ") as error:
+        net(SMALL.replace("conv1", name), RULES.replace("conv1", name))
+    assert "name" in str(error.value) or "cannot be" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["input", "output", "loss", "forward", "weight", "a/b", "a b"])
+def test_other_names_are_a_layers_own(name: str) -> None:
+    model = net(SMALL.replace("conv1", name), RULES.replace("conv1", name)).initialize(0)
+    same = net().initialize(0)
+    same.from_convnet({re.sub(f"^{name}/", "conv1/", k): v for k, v in model.to_convnet().items()})
+    x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
+    np.testing.assert_array_equal(model.predict(x, device="cpu"), same.predict(x, device="cpu"))
+
+
+def test_weights_that_became_nan_go_and_come_too() -> None:
+    model = net().initialize(0)
+    arrays = {name: np.full_like(array, np.nan) for name, array in model.to_convnet().items()}
+    model.from_convnet(arrays)
+    assert np.isnan(model.to_convnet()["fc10/weights/0"]).all()
 
 
 def test_a_pool_may_start_inside_take_magnitudes_and_need_not_draw() -> None:

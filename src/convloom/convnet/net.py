@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +49,40 @@ class Net(Module):
         super().__init__()
         self.network = network
         self.rules = rules
-        self._pieces: dict[str, Piece] = {}
-        for layer in network.layers:
-            if not isinstance(layer.definition, Data) and not layer.is_cost:
-                self._pieces[layer.name] = self._piece(layer)
-                self.add_module(layer.name, self._pieces[layer.name])
-        self._neurons = {
-            layer.name: NeuronLayer(layer.neuron)
-            for layer in network.layers
-            if layer.name in self._pieces and layer.neuron.kind != "ident"
-        }
-        for name, neuron in self._neurons.items():
-            self.add_module(free_name(f"{name}_neuron", self._pieces), neuron)
         self.cost = objective(network, rules)
         self.input_shape = self.images
         self.__dict__["_extra"] = {
             EXTRA: {"costs": self.cost.loss.to_json(), "rules": shaping(rules)}
         }
+        self._pieces: dict[str, Piece] = {}
+        self._neurons: dict[str, NeuronLayer] = {}
+        for layer in network.layers:
+            if not isinstance(layer.definition, Data) and not layer.is_cost:
+                with self._named(layer):
+                    self._make(layer)
+        for name, neuron in self._neurons.items():
+            self.add_module(free_name(f"{name}_neuron", self._pieces), neuron)
+
+    def _make(self, layer: Layer) -> None:
+        """The module of a layer and that of its neuron."""
+        if layer.name in vars(self):
+            raise ConvloomError(
+                "cannot have this name, which is taken by the network itself; call the section "
+                "another one"
+            )
+        piece = self._pieces[layer.name] = self._piece(layer)
+        self.add_module(layer.name, piece)
+        if layer.neuron.kind != "ident":
+            self._neurons[layer.name] = NeuronLayer(layer.neuron)
+
+    @contextlib.contextmanager
+    def _named(self, layer: Layer) -> Iterator[None]:
+        """Let errors name the file and the section."""
+        try:
+            yield
+        except (ConvloomError, ShapeError) as error:
+            rule, file = str(error), self.network.file
+            raise ConfigError(rule, file, layer.name, line=layer.line) from error
 
     @property
     def images(self) -> tuple[int, int, int]:
@@ -121,31 +140,34 @@ class Net(Module):
         }
 
     def from_convnet(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Take parameters as ``to_convnet`` gives them.
+        """Take parameters as ``to_convnet`` gives them; a matrix may also come with more axes, such
+        as (channels, rows, columns, filters).
 
         Raises:
             WeightsError: arrays that are missing, extra, or of another size; nothing is changed.
         """
-        wanted = self.to_convnet()
+        pieces = {n: p for n, p in self._pieces.items() if isinstance(p, WeightedPiece)}
+        keys = {name: piece.keys() for name, piece in pieces.items()}
+        wanted = {f"{n}/{key}": pieces[n].shape(key) for n in keys for key in keys[n]}
         missing, extra = wanted.keys() - arrays.keys(), arrays.keys() - wanted.keys()
         if missing or extra:
             raise WeightsError(
                 f"the network has no {', '.join(sorted(extra)) or 'others'}; "
                 f"there must also be {', '.join(sorted(missing)) or 'no more'}"
             )
-        for name, array in wanted.items():
-            if np.shape(arrays[name]) != array.shape and np.size(arrays[name]) != array.size:
-                raise WeightsError(
-                    f"{name} must have shape {array.shape}, it has {np.shape(arrays[name])}"
-                )
+        for name, shape in wanted.items():
+            given = np.shape(arrays[name])
+            if math.prod(given) != math.prod(shape) or (
+                len(given) == len(shape) and given != shape
+            ):
+                raise WeightsError(f"{name} must have shape {shape}, it has {given}")
         self._check_one_matrix(arrays)
         own = {
-            name: {key: np.asarray(arrays[f"{name}/{key}"]) for key in piece.export()}
-            for name, piece in self._pieces.items()
+            name: {key: np.asarray(arrays[f"{name}/{key}"]) for key in keys[name]} for name in keys
         }
-        for name, piece in self._pieces.items():
+        for name, piece in pieces.items():
             piece.check(own[name])
-        for name, piece in self._pieces.items():
+        for name, piece in pieces.items():
             piece.restore(own[name])
 
     def _check_one_matrix(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -153,11 +175,10 @@ class Net(Module):
         first: dict[int, str] = {}
         for name, piece in self._pieces.items():
             for key in piece.keys() if isinstance(piece, WeightedPiece) else ():
-                owner = first.setdefault(id(piece.held(key)), f"{name}/{key}")
-                if not np.array_equal(np.ravel(arrays[owner]), np.ravel(arrays[f"{name}/{key}"])):
-                    raise WeightsError(
-                        f"{owner} and {name}/{key} are one matrix, and must be equal"
-                    )
+                owner, own = first.setdefault(id(piece.held(key)), f"{name}/{key}"), f"{name}/{key}"
+                pair = np.ravel(arrays[owner]), np.ravel(arrays[own])
+                if owner != own and not np.array_equal(*pair, equal_nan=True):
+                    raise WeightsError(f"{owner} and {own} are one matrix, and must be equal")
 
     def owners(self) -> dict[tuple[str, int], tuple[str, int]]:
         """{(layer, input): the layer and input whose weights it takes}; those of its own are left
@@ -176,10 +197,7 @@ class Net(Module):
         shared = self._shared(layer, initial) if isinstance(initial, Initial) else []
         inputs = tuple(network[name].extent for name in layer.inputs)
         rule = self.rules.layers.get(layer.name, LayerRule())
-        try:
-            return piece_of(layer, inputs, rule, shared)
-        except (ConvloomError, ShapeError) as error:
-            raise ConfigError(str(error), network.file, layer.name, line=layer.line) from error
+        return piece_of(layer, inputs, rule, shared)
 
     def _shared(self, layer: Layer, initial: Initial) -> list[Shared]:
         """Whose weights the inputs of a layer take."""

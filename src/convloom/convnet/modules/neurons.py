@@ -26,6 +26,7 @@ class NeuronLayer(Layer):
 
     def __init__(self, neuron: Neuron) -> None:
         super().__init__()
+        check_neuron(neuron)
         self.neuron = neuron
 
     def forward(self, x: SymbolicTensor) -> SymbolicTensor:
@@ -35,22 +36,22 @@ class NeuronLayer(Layer):
         return str(self.neuron)
 
 
-def apply_neuron(x: SymbolicTensor, neuron: Neuron) -> SymbolicTensor:
-    """What a neuron makes of a tensor.
+def check_neuron(neuron: Neuron) -> None:
+    """Raises ConvloomError for nrelu, whose noise is not supported."""
+    if neuron.kind not in ("ident", "relu", "brelu", *_KINDS):
+        raise ConvloomError(
+            f"neuron={neuron} adds noise to what it passes, which is not supported; relu is the "
+            "same without noise"
+        )
 
-    Raises:
-        ConvloomError: nrelu, whose noise is not supported.
-    """
+
+def apply_neuron(x: SymbolicTensor, neuron: Neuron) -> SymbolicTensor:
+    """What a neuron makes of a tensor; ``check_neuron`` says of which."""
     if neuron.kind == "ident":
         return x
     if neuron.kind == "relu":
         return functional.relu(x)
     if neuron.kind == "brelu":
         return functional.hardtanh(x, 0.0, neuron.parameters[0])
-    if neuron.kind not in _KINDS:
-        raise ConvloomError(
-            f"the neuron {neuron} adds noise to what it passes, which is not supported; relu is "
-            "the same without noise"
-        )
     kind, fixed = _KINDS[neuron.kind]
     return functional.activation(x, kind, *(fixed or neuron.parameters))
