@@ -153,6 +153,51 @@ def test_rates_beside_a_parameter_file_are_refused(tmp_path: Path) -> None:
     assert "a layer file needs its parameter file" in refused(2, "train", "--layers", "l.cfg")
 
 
+def test_files_are_read_before_data_are_fetched(tmp_path: Path) -> None:
+    layers, params = written(tmp_path, "l.cfg", SMALL), written(tmp_path, "p.cfg", RULES)
+    none, broken = tmp_path / "none.cfg", written(tmp_path, "broken.cfg", "[conv1\n")
+    fetched = ("--data", "cifar100", "--data-dir", tmp_path / "nowhere")
+    for pair, message in {
+        (layers, none): "none.cfg: cannot be read",
+        (none, params): "none.cfg: cannot be read",
+        (broken, params): "broken.cfg, line 1: '[conv1' stands before",
+        (layers, broken): "broken.cfg, line 1: '[conv1' stands before",
+    }.items():
+        words = ("--layers", pair[0], "--params", pair[1])
+        assert message in refused(2, "train", *words, *fetched)
+    words = ("--layers", layers, "--params", params, "--tree", broken)
+    assert "broken.cfg: is not JSON" in refused(2, "train", *words, *fetched)
+
+
+def test_a_layer_file_is_one_by_its_option_not_by_its_name(tmp_path: Path) -> None:
+    text = edited(SMALL, "channels=3", "channels=1")
+    layers, params = written(tmp_path, "net.save", text), written(tmp_path, "par.txt", GENTLE)
+    words = ("--layers", layers, "--params", params, "--data", "digits", "--epochs", 1)
+    result = invoke("train", *words, "--device", "cpu", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    assert load_config(tmp_path / "run").batch_size == 128
+    assert invoke("resume", tmp_path / "run").exit_code == 0
+    assert "--params is for a layer file" in refused(2, "train", "lenet", "--params", params)
+    assert "net.save --params FILE" in refused(2, "train", "--layers", layers)
+    assert "train --layers a.cfg --params" in refused(2, "plan", "a.cfg")
+
+
+def test_what_is_frozen_is_said(tmp_path: Path) -> None:
+    text = edited(SMALL, "channels=3", "channels=1")
+    layers = written(tmp_path, "layers.cfg", text)
+    params = written(tmp_path, "params.cfg", edited(GENTLE, "epsW=0.0003", "epsW=0"))
+    words = ("--layers", layers, "--params", params, "--data", "digits", "--epochs", 1)
+    result = invoke("train", *words, "--device", "cpu", "--out", tmp_path / "run")
+    assert "frozen: weights of fc10 by epsW=0\n" in result.output
+
+
+def test_resuming_a_finished_run_says_that_nothing_is_left(tmp_path: Path) -> None:
+    result = invoke("resume", trained(tmp_path))
+    assert result.exit_code == 0
+    assert "nothing was left to do: all epochs are done, 1; for more, write" in result.output
+    assert "frozen" not in result.output
+
+
 def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
     layers = written(tmp_path, "layers.cfg", SMALL)
     params = written(tmp_path, "params.cfg", RULES)
@@ -333,7 +378,7 @@ def test_a_class_tree_that_does_not_fit_is_refused_before_training(tmp_path: Pat
     words = ("train", *treed(tmp_path), "--tree")
     tree = written(tmp_path, "tree.json", json.dumps(STROKES | {"ten": "lines"}))
     assert "has the leaf ten, which is no class of the data set" in refused(1, *words, tree)
-    assert "cannot be read: No such file" in refused(1, *words, tmp_path / "none.json")
+    assert "cannot be read: No such file" in refused(2, *words, tmp_path / "none.json")
     message = refused(2, "train", "lenet", "--tree", tree)
     assert "--tree is for layer files, --layers" in message
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from convloom.convnet.errors import ConfigError
-from convloom.convnet.rules import BiasRule, WeightRule
+from convloom.convnet.rules import BiasRule, WeightRule, frozen
 from convloom.convnet.schedules import RateSchedule
 from tests.convnet.files import RULES, SMALL, edited, network, rules
 
@@ -76,6 +76,17 @@ def test_dropout_can_be_off() -> None:
 def test_a_section_without_a_layer_is_ignored_and_told() -> None:
     read = rules(RULES + "[conv9]\nepsW=1\n")
     assert any("[conv9] is no layer of layers.cfg and is ignored" in note for note in read.notes)
+
+
+def test_frozen_layers_are_named() -> None:
+    assert frozen(rules()) == {"epsW": [], "epsB": []}
+    twin = edited(SMALL, "inputs=pool1", "inputs=pool1,conv1")
+    learning = edited(edited(RULES, "epsW=0.1", "epsW=0.1,0"), "epsB=0.02", "epsB=0")
+    learning = edited(learning, "epsW=0.01", "epsW=0")
+    assert frozen(rules(learning, network(twin))) == {
+        "epsW": ["conv1", "fc10[1]"],
+        "epsB": ["conv1"],
+    }
 
 
 def test_older_names_are_told() -> None:

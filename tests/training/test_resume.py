@@ -317,12 +317,31 @@ def test_other_data_are_refused(tmp_path: Path) -> None:
         trainer(tmp_path).fit(DATA, 2, resume=True)
 
 
-def test_another_network_is_refused(tmp_path: Path) -> None:
-    saved_run(tmp_path)
-    other = trainer(tmp_path)
-    other.model = nn.Sequential(nn.Flatten(), nn.Linear(72, 3))
-    with pytest.raises(ResumeError, match="holds another network than the one to train"):
-        other.fit(DATA, 2, HELD_OUT, resume=True)
+def _like_small_network(channels: int = 4, padding: int = 1, *more: nn.Module) -> nn.Module:
+    side = 2 + padding
+    layers = [nn.Conv2d(2, channels, 3, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+    dense = nn.Linear(channels * side**2, 3)
+    return nn.Sequential(*layers, nn.Dropout(0.2), nn.Flatten(), dense, *more)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(72, 3)),
+            "it has Conv2d in layer 0 where .* Flatten",
+        ),
+        (_like_small_network(padding=0), r"layer 0, Conv2d: padding \[1, 1\] → \[0, 0\]\. Resume"),
+        (_like_small_network(4, 1, nn.ReLU()), "only this one has a layer 6"),
+        (_like_small_network(5), r"0.bias has shape \(4,\) there, \(5,\) here"),
+    ],
+)
+def test_another_network_is_refused_and_told_apart(
+    tmp_path: Path, other: nn.Module, message: str
+) -> None:
+    make_trainer(small_network(channels=2), out=tmp_path).fit(DATA, epochs=1)
+    with pytest.raises(ResumeError, match=f"another network than the one to train: .*{message}"):
+        make_trainer(other, out=tmp_path).fit(DATA, 2, resume=True)
 
 
 def test_weights_alone_cannot_be_resumed(tmp_path: Path) -> None:

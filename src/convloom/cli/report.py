@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from convloom.nn import Module
 from convloom.ops.precision import FP32
 from convloom.training import History, Trainer, TrainingInterrupted
 from convloom.training.checkpoint import BEST, LAST
-from convloom.training.config import RunConfig
+from convloom.training.config import CONFIG_NAME, RunConfig
 from convloom.training.history import EpochRow, row_json
 
 
@@ -29,7 +30,7 @@ def headline(
         learning = f"rates of {config.params}"
         mean = "their mean" if config.scalar_mean else "the mean image"
         order = "in a new order every epoch" if config.shuffle else "in the order of batch files"
-        fed = [f"fed as in 2012: pixels 0 to 255 less {mean}, minibatches {order}"]
+        fed = [f"fed as in 2012: pixels 0 to 255 less {mean}, minibatches {order}", *_frozen(model)]
     return [
         f"{config.network}: {parameters:,} parameters",
         f"{train.name}: {len(train):,} training and {len(test):,} test images of "
@@ -39,6 +40,27 @@ def headline(
         + (f", precision {config.precision}" if config.precision != FP32 else ""),
         *fed,
     ]
+
+
+def _frozen(model: Module) -> list[str]:
+    """What a parameter file freezes: those that were saved at the end of a run freeze much."""
+    from convloom import convnet
+
+    assert isinstance(model, convnet.Net)
+    parts = [
+        f"{part} of {listed(layers)} by {key}=0"
+        for (key, layers), part in zip(
+            convnet.frozen(model.rules).items(), ("weights", "biases"), strict=True
+        )
+        if layers
+    ]
+    return [f"frozen: {', '.join(parts)}"] if parts else []
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """The first few names, and how many there are more."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def device(asked: str) -> str:
@@ -82,6 +104,15 @@ def times_in_words(times: dict[str, float | None]) -> str:
     first, total = times["seconds_to_first_step"], times["seconds"]
     in_all = f"{duration(total or 0.0)} in all"
     return in_all if first is None else f"first step after {duration(first)}, {in_all}"
+
+
+def nothing_left(config: RunConfig) -> str:
+    """Why resuming a finished run did nothing, and how to go on with it."""
+    settings = Path(config.out or "") / CONFIG_NAME
+    return (
+        f"nothing was left to do: all epochs are done, {config.epochs}; for more, write a larger "
+        f"epochs = into {settings} and resume"
+    )
 
 
 def next_steps(config: RunConfig) -> str:

@@ -45,6 +45,8 @@ def resume(
     began with, but for the parameter file of a network file: what was edited there (rates, momenta,
     limits, coeff and topk of costs, scale, pow and minDiv of normalisations, enable of hs) counts
     from here on, and each change is said.
+
+    A finished run goes on for longer where its run.toml is given more epochs.
     """
     output = Output(as_json, quiet)
     options.use_threads(threads)

@@ -85,23 +85,38 @@ def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
     Args:
         needs_files: the data set's files will be read; else its shape alone must be known.
     """
-    if config.network.endswith(".cfg") != (config.params is not None):
-        raise ConvloomError(
-            "a layer file needs its parameter file, and other networks have none: "
-            "--layers layers.cfg --params params.cfg"
-        )
     if config.params is None:
+        if config.network.endswith(".cfg"):
+            raise ConvloomError(
+                f"{config.network} is a layer file, and needs its parameter file: "
+                f"convloom train --layers {config.network} --params params.cfg"
+            )
         for name in ("init_from", "tree", "crop_border", "scalar_mean", "batch_file"):
             if getattr(config, name):
                 raise ConvloomError(f"--{name.replace('_', '-')} is for layer files, --layers")
-    if not config.network.endswith(".cfg") and not models.is_file(config.network):
-        models.get(config.network)
+        if not models.is_file(config.network):
+            models.get(config.network)
+    else:
+        _check_layer_files(config)
     if needs_files or config.data != catalog.IMAGENET:
         check_data(config.data)
     backend = get_backend(resolve_device(config.device))
     check_rung(backend, config.kernels)
     check_input(config.input, backend.name, has_device_input(backend))
     images.augmentation(config)
+
+
+def _check_layer_files(config: RunConfig) -> None:
+    """Raises ConvloomError for files of a network of 2012 that are none, before data is fetched."""
+    from convloom import convnet
+
+    assert config.params is not None
+    if config.network in models.names() or config.network.partition(":")[0].endswith(".py"):
+        raise ConvloomError(f"--params is for a layer file, --layers; {config.network} is none")
+    for file in (config.network, config.params):
+        convnet.syntax.read(file)
+    if config.tree is not None:
+        convnet.class_tree(config.tree)
 
 
 def check_data(name: str) -> None:
@@ -318,6 +333,8 @@ def train(run: Run, output: Output, *, resume: bool = False) -> int:
     if stopped is None:
         output.result(document, report.summary(run.folder, trainer.history))
         output.note(report.times_in_words(times))
+        if resume and first_step.at is None:
+            output.note(report.nothing_left(run.config))
         output.note(report.next_steps(run.config))
         return SUCCESS
     output.result(document, "")

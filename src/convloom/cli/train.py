@@ -331,6 +331,8 @@ def _network(model: str | None, layers: Path | None, flags: dict[str, Any]) -> s
     """MODEL or --layers. Raises UsageError for both or neither, or rates beside --params."""
     if (model is None) == (layers is None):
         raise UsageError("give a MODEL, or --layers and --params, and not both")
+    if layers is not None and flags["params"] is None:
+        raise UsageError(f"a layer file needs its parameter file: --layers {layers} --params FILE")
     for name in _IN_BORDER if layers is not None else ():
         if flags[name] is not None:
             flag = name.replace("_", "-")

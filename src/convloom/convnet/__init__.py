@@ -9,7 +9,7 @@ from convloom.convnet.habits import batch_files, updates
 from convloom.convnet.net import Net, load, loss_of
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.optimizer import optimizer_of, train_step
-from convloom.convnet.rules import Rules, read_rules
+from convloom.convnet.rules import Rules, frozen, read_rules
 from convloom.convnet.tree import ClassTree, TreeError, class_tree
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "check_grads",
     "class_tree",
     "describe",
+    "frozen",
     "load",
     "loss_of",
     "optimizer_of",

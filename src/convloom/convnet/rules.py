@@ -85,6 +85,18 @@ class Rules:
     notes: tuple[str, ...] = ()
 
 
+def frozen(rules: Rules) -> dict[str, list[str]]:
+    """{``epsW``: layers whose weights a rate of 0 freezes, ``epsB``: whose biases}; of several
+    inputs each by its number, ``fc10[1]``."""
+    found: dict[str, list[str]] = {"epsW": [], "epsB": []}
+    for name, rule in rules.layers.items():
+        still = [f"{name}[{i}]" for i, one in enumerate(rule.weights) if not one.eps]
+        found["epsW"] += still if len(still) < len(rule.weights) else [name] * bool(still)
+        if rule.biases is not None and not rule.biases.eps:
+            found["epsB"].append(name)
+    return found
+
+
 def read_rules(path: str | Path, network: Network, *, strict: bool = False) -> Rules:
     """The rules in a parameter file for a network.
 

@@ -15,6 +15,7 @@ Files are replaced as a whole (convloom.files), so a killed writer leaves the ol
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -188,22 +189,22 @@ def made_by(trainer: Trainer) -> dict[str, Any]:
 
 
 def require_same(
-    saved: Checkpoint, settings: Mapping[str, Any], network: str, held: Iterable[str]
+    saved: Checkpoint, settings: Mapping[str, Any], network: str, held: Mapping[str, np.ndarray]
 ) -> None:
     """Check that a checkpoint is of this very run.
 
     Args:
         settings: what ``describe`` says now.
         network: what ``network_text`` says now.
-        held: names of the tensors that the engine keeps between steps.
+        held: the tensors that the engine keeps between steps.
 
     Raises:
         ResumeError: naming everything that differs.
     """
-    if _graph(saved.network) != _graph(network):
+    if where := _network_difference(saved, network, held):
         raise ResumeError(
-            f"{saved.path} holds another network than the one to train; resume with the network "
-            "that the run began with (convloom.load gives it)"
+            f"{saved.path} holds another network than the one to train: {where}. Resume with the "
+            "network or network file that the run began with (convloom.load gives the network)"
         )
     now = json.loads(json.dumps(settings))
     then = {**_NEWER, **saved.settings}
@@ -255,6 +256,35 @@ def _graph(text: str) -> tuple[Any, ...]:
     """What makes a network the same: its ops, names and input, not its classes' names."""
     data = json.loads(text)
     return data["graph"], data["aliases"], data["input_shape"]
+
+
+def _network_difference(saved: Checkpoint, network: str, held: Mapping[str, np.ndarray]) -> str:
+    """Where a saved network first differs from one to train; empty if it does not."""
+    then, now = _graph(saved.network), _graph(network)
+    for old, new in itertools.zip_longest(then[0], now[0]):
+        if old is None or new is None or {**old, "outputs": 0} != {**new, "outputs": 0}:
+            return _node_difference(old, new)
+    if then != now:
+        return "it has other names, other shared parameters, or images of another size"
+    for name in sorted(held.keys() & saved.state.keys()):
+        was, shape = np.shape(saved.state[name]), np.shape(held[name])
+        if was != shape:
+            return f"{name} has shape {was} there, {shape} here"
+    return ""
+
+
+def _node_difference(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> str:
+    """What differs between the nodes at one place of two graphs."""
+    if old is None or new is None:
+        more = old or new
+        assert more is not None
+        return f"only {'that' if new is None else 'this'} one has a layer {more['layer']}"
+    if (old["layer"], old["op"]["op"]) != (new["layer"], new["op"]["op"]):
+        was, is_now = (f"{node['op']['op']} in layer {node['layer']}" for node in (old, new))
+        return f"it has {was} where this one has {is_now}"
+    if old["op"] == new["op"]:
+        return f"layer {old['layer']} reads {old['inputs']} there, {new['inputs']} here"
+    return f"layer {old['layer']}, {_difference(old['op']['op'], old['op'], new['op'])}"
 
 
 def _difference(key: str, saved: Any, now: Any) -> str:

@@ -161,7 +161,7 @@ class RunConfig:
         path = Path(folder) / CONFIG_NAME
         kept = replace(
             self,
-            network=_absolute_network(self.network),
+            network=_absolute_network(self.network, layers=self.params is not None),
             params=None if self.params is None else os.path.abspath(self.params),
             init_from=None if self.init_from is None else os.path.abspath(self.init_from),
             tree=None if self.tree is None else os.path.abspath(self.tree),
@@ -244,7 +244,7 @@ def resolve(
         raise ConfigError(
             f"{source or 'settings'}: network is missing; give network = 'lenet', say"
         )
-    base = dict(recipe(asked["network"])) if with_recipe else {}
+    base = dict(recipe(asked["network"], layers="params" in asked)) if with_recipe else {}
     if asked.get("optimizer", "sgd") != base.get("optimizer", "sgd"):
         base = {key: value for key, value in base.items() if key not in _RATES}
         base |= _defaults_of(asked["optimizer"])
@@ -416,8 +416,8 @@ def _toml(value: Any) -> str:
     return text.replace("\x7f", "\\u007f")
 
 
-def _absolute_network(network: str) -> str:
-    if network.endswith(".cfg"):
+def _absolute_network(network: str, *, layers: bool) -> str:
+    if layers:
         return os.path.abspath(network)
     path, colon, function = network.rpartition(":")
     return f"{os.path.abspath(path)}:{function}" if colon and path.endswith(".py") else network

@@ -105,7 +105,7 @@ RECIPES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 _LAYER_FILE = _frozen(batch_size=128, shuffle=False)
 
 
-def recipe(network: str) -> Mapping[str, Any]:
-    """The settings for a network; empty for one that has no recipe."""
-    none = _LAYER_FILE if network.endswith(".cfg") else MappingProxyType({})
-    return RECIPES.get(network, none)
+def recipe(network: str, *, layers: bool = False) -> Mapping[str, Any]:
+    """The settings for a network, which ``layers`` says is a layer file; empty for one that has
+    none."""
+    return _LAYER_FILE if layers else RECIPES.get(network, MappingProxyType({}))
