@@ -12,6 +12,7 @@ import pytest
 
 from convloom.backends.base import Backend, get_backend
 from convloom.backends.cuda.device import shared_limit
+from convloom.backends.cuda.onchip import plan
 from convloom.backends.cuda.onchip.config import VARIANTS, Config, using
 from convloom.backends.cuda.selectors.chain import on_chip, refusal
 from convloom.ir import NHWC, Layout, TensorSpec
@@ -247,7 +248,11 @@ def test_blocks_share_images_where_they_can() -> None:
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_gradients(backend: Backend, network: Network, precision: str) -> None:
+def test_gradients(
+    backend: Backend, network: Network, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One block carries two images, one behind the other."""
+    monkeypatch.setattr(plan, "MOST_BLOCKS", 2)
     chain = network.chain(ChainGradient, precision=precision)
     compare(chain, operands(network, chain, 3), backend)
 

@@ -56,17 +56,18 @@ struct ConvForward {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         for (int u = warp; u < UNITS * int(P::IMAGES); u += int(P::THREADS) / 32) {
             Bytes* map = region<P>(shared, u / UNITS);
+            const Bytes* x = input_of<P, I>(map, buffer);
             const int first = u % UNITS / Conv::N_GROUPS * MT, n_tile = u % Conv::N_GROUPS * NT;
             Tiles<MT, NT> acc;
             start(acc, bias, n_tile, lane);
             const Bytes* fragments = shared + Conv::FRAGMENTS + 256 * n_tile + 8 * lane;
             if constexpr (Conv::GATHER) {
-                gather(acc, map + Conv::X + buffer * int(P::INPUT_BYTES), first, fragments, lane);
+                gather(acc, x, first, fragments, lane);
             } else {
                 const Bytes* place[MT];
 #pragma unroll
                 for (int m = 0; m < MT; ++m)
-                    place[m] = map + Conv::X + 16 * begin(first + m, lane % 16);
+                    place[m] = x + 16 * begin(first + m, lane % 16);
                 multiply_taps<F, Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
                               ConvWeights<P, I>::TILES>(acc, place, fragments);
             }

@@ -81,12 +81,13 @@ struct ConvWgrad {
         }
         const auto step_of = [&](int s) {
             Bytes* map = region<P>(shared, s / STEPS);
+            const Bytes* input = input_of<P, I>(map, buffer);
             const int step = s % STEPS;
             u32 a[MT][4];
             load_gradient(a, map, step, m_tile(unit), lane);
             if constexpr (Conv::GATHER) {
                 using Number = typename F::Number;
-                const Number* x = &at<Number>(map + Conv::X + buffer * int(P::INPUT_BYTES));
+                const Number* x = &at<Number>(input);
                 int place[F::DEPTH / 4];
 #pragma unroll
                 for (int i = 0; i < F::DEPTH / 4; ++i)
@@ -100,7 +101,7 @@ struct ConvWgrad {
                     for (int m = 0; m < MT; ++m) F::multiply(sum[m][n], a[m], b);
                 }
             } else {
-                multiply_row(sum, a, map, step, row(unit), n_tile(unit), lane);
+                multiply_row(sum, a, input, step, row(unit), n_tile(unit), lane);
                 if (biased) {
                     const u32 ones[2] = {F::ONES, F::ONES};
 #pragma unroll
@@ -160,14 +161,14 @@ struct ConvWgrad {
     }
 
     __device__ __forceinline__ static void multiply_row(Tiles<MT, TAPS * NT>& sum,
-                                                        const u32 (&a)[MT][4], const Bytes* map,
+                                                        const u32 (&a)[MT][4], const Bytes* input,
                                                         int step, int row, int n_tile, int lane) {
         if constexpr (WIDE) {
-            multiply_row_wide(sum, a, map, step, row, n_tile, lane);
+            multiply_row_wide(sum, a, input, step, row, n_tile, lane);
             return;
         }
         const int pixel = step * 16 + lane / 8 % 2 * 8 + lane % 8;
-        const Bytes* x = map + Conv::X + 16 * (input_place(pixel) + row * Conv::XPITCH);
+        const Bytes* x = input + 16 * (input_place(pixel) + row * Conv::XPITCH);
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
             int plane = n_tile + n + (n + 1 < NT ? lane / 16 : 0);
@@ -198,12 +199,12 @@ struct ConvWgrad {
     // Columns of two tiles are channels in turns; those of a single one lie as they are.
     __device__ __forceinline__ static void multiply_row_wide(Tiles<MT, TAPS * NT>& sum,
                                                              const u32 (&a)[MT][4],
-                                                             const Bytes* map, int step, int row,
+                                                             const Bytes* input, int step, int row,
                                                              int n_tile, int lane) {
         const Bytes* x[2];
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-            x[half] = map + Conv::X +
+            x[half] = input +
                       16 * (input_place(step * 8 + half * 4 + lane % 4) + row * Conv::XPITCH);
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {

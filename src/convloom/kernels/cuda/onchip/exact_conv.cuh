@@ -135,7 +135,7 @@ struct ExactForward {
 #pragma unroll
                 for (int t = 0; t < TR * TC; ++t) sum[t / TC][t % TC][e] = start;
             }
-            const f32* x = &at<f32>(map + Conv::X + (I == 0 ? buffer * int(P::INPUT_BYTES) : 0)) +
+            const f32* x = &at<f32>(input_of<P, I>(map, buffer)) +
                            (p * Conv::UH - Conv::PADH) * Conv::XPITCH + q * Conv::UW - Conv::PADW;
             multiply_exact<int(P::UNROLL), Conv::C, Conv::R, Conv::S, Conv::UH, Conv::UW, Conv::XPITCH,
                            Conv::XPLANE, Exact::FILTERS,

@@ -44,9 +44,8 @@ struct ExactWgrad {
             const int unit = job % UNITS, r = unit % R, c = unit / R % C, k = unit / (R * C) * TK;
             for (int image = 0; image < int(P::IMAGES); ++image) {
                 Bytes* map = region<P>(shared, image);
-                const f32* x =
-                    &at<f32>(map + Conv::X + (I == 0 ? buffer * int(P::INPUT_BYTES) : 0)) +
-                    c * Conv::XPLANE + (r - Conv::PADH) * Conv::XPITCH - Conv::PADW;
+                const f32* x = &at<f32>(input_of<P, I>(map, buffer)) + c * Conv::XPLANE +
+                               (r - Conv::PADH) * Conv::XPITCH - Conv::PADW;
                 for (int p = rows.begin + job / UNITS; p < rows.end; p += SPLIT)
                     add_row(&at<f32>(map + Conv::DY) + p * Conv::UH * Conv::DYPITCH,
                             x + p * Conv::UH * Conv::XPITCH, k, sum[e]);

@@ -102,3 +102,10 @@ template <class P>
 __device__ __forceinline__ Bytes* region(Bytes* shared, int image) {
     return shared + int(P::IMAGE_AT) + image * int(P::IMAGE_BYTES);
 }
+
+// Where pixel (0, 0) of convolution I's input lies in such a region; the first one's is in one of two
+// buffers.
+template <class P, int I>
+__device__ __forceinline__ Bytes* input_of(Bytes* map, int buffer) {
+    return map + ConvStage<P, I>::X + (I == 0 ? buffer * int(P::INPUT_BYTES) : 0);
+}
