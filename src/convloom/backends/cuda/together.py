@@ -191,10 +191,10 @@ class _Placed:
 
 
 class MemberSteps:
-    """Runs the steps of a job for all members at once.
+    """Runs the steps of a job for all members at once, with kernels that have been loaded.
 
     Raises:
-        KernelError, DeviceError: a kernel cannot be compiled or loaded.
+        DeviceError: a block cannot have as much shared memory.
     """
 
     def __init__(self, gpu: Gpu, job: Job, placed: _Placed, tables: _Tables, members: int) -> None:
