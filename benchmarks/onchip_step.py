@@ -16,7 +16,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,8 +24,12 @@ import numpy as np
 
 import convloom as cl
 from convloom import nn
-from convloom.backends.cuda.launch import launch_of
+from convloom.backends.cuda.fed import told
+from convloom.backends.cuda.gpu import open_gpu
+from convloom.backends.cuda.launch import Specialisation, launch_of
+from convloom.backends.cuda.nvrtc import shared_compiler
 from convloom.backends.cuda.onchip.config import PLAIN, VARIANTS, using
+from convloom.backends.cuda.resident import kernels
 from convloom.backends.feeding import Samples
 from convloom.nn import models
 from convloom.normalise import coefficients
@@ -59,10 +63,13 @@ def main() -> None:
     parser.add_argument("--variant", default="plain", help=f"all, or of {', '.join(_known())}")
     parser.add_argument("--gathered", action="store_true", help="with kernels around the step too")
     given = parser.parse_args()
+    batches = [int(batch) for batch in given.batches.split(",")]
+    variants = {name: _variants(given.variant, name) for name in given.precision.split(",")}
+    compile_ahead(given.network, variants, batches)
     rows: list[dict[str, Any]] = []
-    for precision in given.precision.split(","):
-        for batch in map(int, given.batches.split(",")):
-            rows += compared(given.network, precision, batch, _variants(given.variant, precision))
+    for precision in variants:
+        for batch in batches:
+            rows += compared(given.network, precision, batch, variants[precision])
             if given.gathered:
                 rows.append(gathered(given.network, precision, batch, GPU))
     print(table([row for row in rows if "variant" in row]))
@@ -80,6 +87,29 @@ def _variants(wanted: str, precision: str) -> list[str]:
         if name not in _known():
             raise SystemExit(f"no variant {name!r}; there are all, {', '.join(_known())}")
     return [name for name in names if name != LAYERS or precision == "fp32"]
+
+
+def compile_ahead(name: str, variants: Mapping[str, Sequence[str]], batches: Sequence[int]) -> None:
+    """All kernels that will be timed, at once, so that all cores compile."""
+    wanted = {
+        kernel
+        for precision, own in variants.items()
+        for variant in own
+        for batch in batches
+        for kernel in kernels_of(name, precision, variant, batch)
+    }
+    shared_compiler().compile(wanted, open_gpu().arch)
+
+
+def kernels_of(name: str, precision: str, variant: str, batch: int) -> set[Specialisation]:
+    """Of steps that take their batches from the data set."""
+    with using(VARIANTS.get(variant, PLAIN)):
+        plan = engine_of(name, precision, variant, GPU.device).plan(batch)
+    gather, _ = kernels((1, 28, 28), plan.spec("hyper").size, None)
+    launches = [launch_of(step) for step in plan.steps]
+    fed = [phase.kernel for launch in launches for phase in told(launch.fed, gather)]
+    own = [kernel for launch in launches if not launch.fed for kernel in launch.kernels]
+    return {*fed, *own, *(phase.kernel for launch in launches for phase in launch.prologue)}
 
 
 def compared(
