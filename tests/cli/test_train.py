@@ -265,6 +265,7 @@ def test_resume_of_a_finished_run_shows_it(trained: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "1/1" in result.stdout
     assert "test accuracy" in result.stdout
+    assert "nothing was left to do" in result.stdout
     assert (trained / "last.safetensors").read_bytes() == before
 
 

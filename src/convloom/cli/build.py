@@ -54,7 +54,9 @@ def build(
     precision: options.Precision = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compile a network's CUDA kernels into the cache; neither a GPU nor a driver is needed.
+    """Compile a network's CUDA kernels ahead, into the cache.
+
+    Neither a GPU nor a driver is needed.
 
     One row a kernel and architecture: the layers that it serves, registers of a thread, bytes of
     shared memory of a block, bytes of registers that a thread keeps in local memory because they

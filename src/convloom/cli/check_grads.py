@@ -64,7 +64,7 @@ def check_grads(
     tree: Tree = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check every gradient of a network file (cuda-convnet's layers.cfg and params.cfg).
+    """Check every gradient of a network file of 2012.
 
     What each layer makes and learns is moved a little, in float64, and the change of the loss is
     compared with the gradient; the gradients of one training step on the device are compared with

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from convloom.cli.errors import as_usage
-from convloom.cli.options import Json, examples
+from convloom.cli.options import Json, examples, group
 from convloom.cli.terminal import Output, table
 
 Layers = Annotated[Path, typer.Argument(metavar="LAYERS", help="A layer file.")]
@@ -36,24 +36,19 @@ _HEADS = ("layer", "type", "channels or outputs", "height", "width", "parameters
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands to the application."""
-    group = typer.Typer(
-        rich_markup_mode=None, epilog=examples("convloom convnet describe layers.cfg --size 32")
+    convnet = group(
+        app,
+        "convnet",
+        "Read the network files of 2012, layers.cfg and params.cfg.",
+        "convloom convnet describe layers.cfg --size 32",
     )
-    group.callback(invoke_without_command=True)(convnet)
-    group.command(
+    convnet.command(
         "describe",
         epilog=examples(
             "convloom convnet describe layers.cfg params.cfg --size 224",
             "convloom convnet describe layers.cfg --size 32 --json",
         ),
     )(describe)
-    app.add_typer(group, name="convnet")
-
-
-def convnet(context: typer.Context) -> None:
-    """Read the network files of 2012 (cuda-convnet's layers.cfg and params.cfg)."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 def describe(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from convloom.cli.errors import as_usage
-from convloom.cli.options import DataDir, Json, Quiet, examples
+from convloom.cli.options import DataDir, Json, Quiet, examples, group
 from convloom.cli.terminal import Output, dims, table
 
 if TYPE_CHECKING:
@@ -25,26 +25,21 @@ Name = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands to the application."""
-    group = typer.Typer(
-        rich_markup_mode=None,
-        epilog=examples("convloom data list", "convloom data get fashion-mnist"),
+    data = group(
+        app,
+        "data",
+        "List, fetch and describe data sets.",
+        "convloom data list",
+        "convloom data get fashion-mnist",
     )
-    group.callback(invoke_without_command=True)(data)
-    group.command("list", epilog=examples("convloom data list --json"))(show_list)
-    group.command(
+    data.command("list", epilog=examples("convloom data list --json"))(show_list)
+    data.command(
         "get",
         epilog=examples("convloom data get fashion-mnist", "convloom data get mnist --json"),
     )(get)
-    group.command(
+    data.command(
         "info", epilog=examples("convloom data info mnist", "convloom data info mnist --json")
     )(info)
-    app.add_typer(group, name="data")
-
-
-def data(context: typer.Context) -> None:
-    """List, fetch and describe data sets."""
-    if context.invoked_subcommand is None:
-        print(context.get_help())
 
 
 def show_list(

@@ -42,9 +42,7 @@ def evaluate(
     multiview: options.Multiview = False,
     resize: options.Resize = None,
     on_bad_image: options.OnBadImage = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", metavar="N", min=1, help="Images at a time.")
-    ] = 256,
+    batch_size: options.AtATime = 256,
     device: options.Device = None,
     kernels: options.Kernels = None,
     precision: options.Precision = None,
@@ -65,9 +63,7 @@ def evaluate(
     from convloom.training import multiview as averaged
 
     output = Output(as_json, quiet)
-    network = open_saved(saved, best=best)
-    if network.note:
-        output.remark(network.note)
+    network = open_saved(saved, output, best=best)
     images = open_images(
         network,
         data,

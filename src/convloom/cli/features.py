@@ -52,17 +52,16 @@ def features(
     multiview: options.Multiview = False,
     resize: options.Resize = None,
     on_bad_image: options.OnBadImage = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", "-b", metavar="N", min=1, help="Images at a time.")
-    ] = 256,
+    batch_size: options.AtATime = 256,
     device: options.Device = None,
     threads: options.Threads = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write what a layer makes of the images of a data set, as the network predicts.
+    """Write what a layer makes of a data set into a file.
 
-    Batches are written as they are made, so that the file may be larger than the memory.
+    The file has a row an image, as the network predicts. Batches are written as they are made, so
+    that it may be larger than the memory.
     """
     options.use_threads(threads)
     from convloom.backends import resolve_device
@@ -71,9 +70,7 @@ def features(
     from convloom.training.extraction import check_request, write_features
 
     output = Output(as_json, quiet)
-    network = open_saved(saved, best=best)
-    if network.note:
-        output.remark(network.note)
+    network = open_saved(saved, output, best=best)
     with as_usage():  # before anything is read
         check_request(out, network.model, layer)
     images = open_images(

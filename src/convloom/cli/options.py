@@ -193,7 +193,12 @@ BatchSize = Annotated[
     ),
 ]
 
+AtATime = Annotated[
+    int, typer.Option("--batch-size", "-b", metavar="N", min=1, help="Images at a time.")
+]
+
 # How a script or a person reads the output.
+Top = Annotated[int, typer.Option(metavar="K", min=1, help="Classes to show for each image.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on stdout; all else on stderr.")
 ]
@@ -207,6 +212,24 @@ def examples(*lines: str) -> str:
         f"\b\nExamples:\n{shown}\n\n"
         "If a command fails, add --traceback (or set CONVLOOM_TRACEBACK=1) to see where."
     )
+
+
+def group(app: typer.Typer, name: str, about: str, *lines: str) -> typer.Typer:
+    """A group of commands, added to the application; alone it prints its help.
+
+    Args:
+        about: the first line of its help.
+        lines: examples.
+    """
+    made = typer.Typer(rich_markup_mode=None, help=about, epilog=examples(*lines))
+    made.callback(invoke_without_command=True)(_help_if_alone)
+    app.add_typer(made, name=name)
+    return made
+
+
+def _help_if_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def use_threads(threads: int | None) -> None:

@@ -33,9 +33,7 @@ def predict(
             help="Image files (PNG, JPEG …). They are brought to the network's size and channels.",
         ),
     ],
-    top: Annotated[
-        int, typer.Option(metavar="K", min=1, help="Classes to show for each image.")
-    ] = 3,
+    top: options.Top = 3,
     best: options.Best = False,
     ten_crop: Annotated[
         bool,
@@ -50,16 +48,17 @@ def predict(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Print the most likely classes of images, with their probabilities."""
+    """Print the likeliest classes of images.
+
+    Each has its probability.
+    """
     options.use_threads(threads)
     import numpy as np
 
     from convloom.cli.saved import open_saved
 
     output = Output(as_json, quiet)
-    network = open_saved(saved, best=best)
-    if network.note:
-        output.remark(network.note)
+    network = open_saved(saved, output, best=best)
     shown = [network.views(image, ten=ten_crop) for image in images]
     for image, (_, notes) in zip(images, shown, strict=True):
         for note in notes:

@@ -56,16 +56,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Saved:
-    """A network, the file it came from, and the run that made it.
-
-    Attributes:
-        note: why the run's settings could not be read; empty otherwise.
-    """
+    """A network, the file it came from, and the run that made it."""
 
     model: Module
     path: Path
     origin: Origin
-    note: str = ""
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -200,10 +195,11 @@ def views_for(images: Images, *, ten_crop: bool, multiview: bool) -> Views | Non
     return lambda part: views(part, side)
 
 
-def open_saved(path: Path, *, best: bool) -> Saved:
+def open_saved(path: Path, output: Output, *, best: bool) -> Saved:
     """The network in a file, or the last or best one of a run folder.
 
-    Where the folder's settings are missing or damaged, the checkpoint's own take their place.
+    Where the folder's settings are missing or damaged, the checkpoint's own take their place, and
+    a remark says so.
 
     Raises:
         OSError: there is no such file or folder.
@@ -219,8 +215,8 @@ def open_saved(path: Path, *, best: bool) -> Saved:
         config = load_config(folder)
     except ConfigError as error:
         reason = str(error) if has_settings else f"{folder} has no {CONFIG_NAME}"
-        note = f"{reason}; the settings are taken from {path.name}"
-        return Saved(model, path, _told_by_checkpoint(path), note)
+        output.remark(f"{reason}; the settings are taken from {path.name}")
+        return Saved(model, path, _told_by_checkpoint(path))
     origin = Origin(
         config.data,
         config.data_dir,

@@ -85,7 +85,7 @@ def sweep(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a network many times, with other rates and seeds, and compare.
+    """Train a network with many rates and seeds, and compare.
 
     Prints a table, the best first, means over the seeds, and the accuracy of all members'
     averaged prediction. Each member has the same bits as when convloom train trains it alone; one

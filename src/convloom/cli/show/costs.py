@@ -44,8 +44,9 @@ def costs(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw the curves of runs, one picture a cost: on the training set dashed, on the test set
-    solid.
+    """Draw the curves of runs, one picture a cost.
+
+    Those of the training set are dashed, those of the test set solid.
     """
     from convloom.cli.saved import history_of
     from convloom.inspection.curves import curve, known_costs, plot_costs, usual_costs

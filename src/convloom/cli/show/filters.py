@@ -84,7 +84,7 @@ def filters(
 
     output = Output(as_json, quiet)
     check_out(out)
-    network = open_saved(saved, best=best)
+    network = open_saved(saved, output, best=best)
     with as_usage():
         found = filters_of(network.model, layer, index=input, place=_place(place))
         figure = plot_filters(found, channels=channels, scale=scale, first=first, count=count)

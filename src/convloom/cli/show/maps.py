@@ -48,10 +48,10 @@ def maps(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw the feature maps that a layer makes of an image, as the network predicts.
+    """Draw the feature maps that a layer makes of an image.
 
-    Maps of numbers above and below zero are red and blue, others grey; numbers that are not
-    finite are magenta.
+    They are those of the network as it predicts. Maps of numbers above and below zero are red and
+    blue, others grey; numbers that are not finite are magenta.
     """
     options.use_threads(threads)
     from convloom.cli.saved import open_saved
@@ -60,9 +60,7 @@ def maps(
 
     output = Output(as_json, quiet)
     check_out(out)
-    network = open_saved(saved, best=best)
-    if network.note:
-        output.remark(network.note)
+    network = open_saved(saved, output, best=best)
     pixels, notes = network.views(image)
     for note in notes:
         output.remark(f"{image}: {note}")

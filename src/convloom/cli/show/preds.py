@@ -21,9 +21,7 @@ def preds(
     data_dir: options.DataDir = None,
     train_set: options.TrainSet = False,
     count: Annotated[int, typer.Option(metavar="N", min=1, help="Images to show.")] = 16,
-    top: Annotated[
-        int, typer.Option(metavar="K", min=1, help="Classes to show for each image.")
-    ] = 5,
+    top: options.Top = 5,
     only_errors: Annotated[
         bool,
         typer.Option(
@@ -42,9 +40,10 @@ def preds(
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Draw some images of a data set with their labels, and bars of the likeliest classes.
+    """Draw images of a data set and their likeliest classes.
 
-    The bar of the label's own class is orange. Images are drawn at random from the test part.
+    A title is the label, bars are probabilities; that of the label's own class is orange. Images
+    are drawn at random from the test part.
     """
     options.use_threads(threads)
     from convloom.cli.predict import top_classes
@@ -54,9 +53,7 @@ def preds(
 
     output = Output(as_json, quiet)
     check_out(out)
-    network = open_saved(saved, best=best)
-    if network.note:
-        output.remark(network.note)
+    network = open_saved(saved, output, best=best)
     part = open_images(
         network,
         data,
