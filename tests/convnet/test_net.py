@@ -245,3 +245,46 @@ def test_neurons_are_layers_of_their_own() -> None:
     made = network(SMALL, 16)
     layers = [node.layer for node in Net(made, rules(of=made)).trace((3, 16, 16)).nodes]
     assert layers[:3] == ["conv1", "conv1_neuron", "pool1"]
+
+
+def test_predictions_of_a_logistic_cost_are_its_neurons_values(tmp_path: Path) -> None:
+    text = edited(SMALL, "outputs=10\ninitW=0.1\n", "outputs=10\ninitW=0.1\nneuron=logistic\n")
+    text = edited(text, "\n[probs]\ntype=softmax\ninputs=fc10\n", "")
+    text = edited(text, "cost.logreg\ninputs=labels,probs", "cost.crossent2\ninputs=labels,fc10")
+    crossent = net(text).initialize(0)
+    flickr = net(text.replace("crossent2", "rflickr")).initialize(0)
+    x = np.random.default_rng(0).standard_normal((3, 3, 16, 16)).astype(np.float32)
+    crossent.save(tmp_path / "net.safetensors")
+    for model in (crossent, cl.load(tmp_path / "net.safetensors")):
+        found, wanted = (one.predict(x, device="cpu") for one in (model, flickr))
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert net().initialize(0).predict(x, device="cpu").sum(axis=1) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("neuron", ["ident", "relu"])
+def test_features_of_a_softmax_are_the_predictions(tmp_path: Path, neuron: str) -> None:
+    model = net(edited(SMALL, "outputs=10\n", f"outputs=10\nneuron={neuron}\n")).initialize(0)
+    model.save(tmp_path / "net.safetensors")
+    x = np.random.default_rng(0).standard_normal((3, 3, 16, 16)).astype(np.float32)
+    for one in (model, cl.load(tmp_path / "net.safetensors")):
+        made, wanted = cl.features(one, x, "probs", device="cpu"), one.predict(x, device="cpu")
+        np.testing.assert_array_equal(made, wanted)
+    with pytest.raises(cl.ConvloomError, match="there is no layer 'logprob'"):
+        cl.features(model, x, "logprob", device="cpu")
+
+
+def test_features_of_a_softmax_that_is_read_on_are_its_own() -> None:
+    text = edited(
+        SMALL, "[logprob]", "[more]\ntype=fc\ninputs=probs\noutputs=10\ninitW=1\n\n[p2]\n"
+    )
+    text = edited(
+        text, "[p2]\n\ntype=cost", "[p2]\ntype=softmax\ninputs=more\n[logprob]\ntype=cost"
+    )
+    learning = RULES + RULES[RULES.index("[fc10]") : RULES.index("[logprob]")].replace(
+        "fc10", "more"
+    )
+    model = net(text.replace("labels,probs", "labels,p2"), learning).initialize(0)
+    x = np.random.default_rng(0).standard_normal((3, 3, 16, 16)).astype(np.float32)
+    scores = cl.features(model, x, "fc10", device="cpu").astype(np.float64)
+    wanted = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(cl.features(model, x, "probs", device="cpu"), wanted, rtol=1e-5)

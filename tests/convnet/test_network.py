@@ -194,3 +194,22 @@ def test_a_cost_hands_nothing_on() -> None:
 def test_a_key_that_means_nothing_is_told() -> None:
     notes = network(edited(SMALL, "sizeX=3", "sizeX=3\nsizY=3")).notes
     assert any("[pool1] sizy means nothing to a pool layer" in note for note in notes)
+
+
+@pytest.mark.parametrize("cost", ["cost.logreg", "cost.crossent2", "cost.rflickr", "cost.sum2"])
+def test_there_is_an_output_for_every_class(cost: str) -> None:
+    text = edited(SMALL, "type=cost.logreg", f"type={cost}")
+    if cost == "cost.sum2":
+        less = "[less]\ntype=eltsum\ninputs=labels,probs\ncoeffs=1,-1\ngpu=0\n\n[logprob]"
+        text = edited(
+            edited(text, "cost.sum2\ninputs=labels,probs", "cost.sum2\ninputs=less"),
+            "[logprob]",
+            less,
+        )
+    name = "less" if cost == "cost.sum2" else "logprob"
+    assert not network(text, classes=10).notes
+    said = rf"\[{name}\] compares labels of 11 classes with the 10 outputs of probs; there must be"
+    with pytest.raises(ConfigError, match=rf"^layers.cfg, line \d+: {said}"):
+        network(text, classes=11)
+    (note,) = network(text, classes=9).notes
+    assert note.endswith("9 classes with the 10 outputs of probs; the last ones stand for no class")

@@ -30,7 +30,8 @@ def describe(
         layers: a layer file.
         params: its parameter file, to have it checked as well.
         input_size: height and width of the images, in pixels.
-        classes: classes of the data set, their names or how many; only a treefc needs them.
+        classes: classes of the data set, their names or how many, which outputs are checked
+            against; only a treefc needs them.
         tree: how the classes of a treefc lie together; see ``class_tree``.
 
     Raises:

@@ -15,6 +15,7 @@ import numpy as np
 from convloom.convnet.costs import Read, objective
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.initial import Function, initialise
+from convloom.convnet.layers import Softmax
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules import piece_of
 from convloom.convnet.modules.base import Piece, Shared, WeightedPiece, Weights, as_vector
@@ -27,6 +28,8 @@ from convloom.ir.graph import free_name
 from convloom.nn import LossSum, Module, Parameter
 from convloom.nn.parameter import WeightsError
 from convloom.nn.tensor import SymbolicTensor
+from convloom.training.extraction import SOFTMAX
+from convloom.training.prediction import LINK, LOGISTIC
 
 #: Under this name a saved network keeps what it knows of its files.
 EXTRA = "convnet"
@@ -54,14 +57,20 @@ class Net(Module):
         self.__dict__["_extra"] = {
             EXTRA: {"costs": self.cost.loss.to_json(), "rules": shaping(rules)}
         }
+        if not self.cost.outputs[0].with_neuron:
+            self.__dict__["_extra"][LINK] = LOGISTIC
         self._pieces: dict[str, Piece] = {}
         self._neurons: dict[str, NeuronLayer] = {}
         for layer in network.layers:
             if not isinstance(layer.definition, Data) and not layer.is_cost:
                 with self._named(layer):
                     self._make(layer)
+        behind = {name: free_name(f"{name}_neuron", self._pieces) for name in self._neurons}
         for name, neuron in self._neurons.items():
-            self.add_module(free_name(f"{name}_neuron", self._pieces), neuron)
+            self.add_module(behind[name], neuron)
+        self.__dict__["_extra"][SOFTMAX] = {
+            name: behind.get(read, read) for name, read in _left_to_costs(network)
+        }
 
     def _make(self, layer: Layer) -> None:
         """The module of a layer and that of its neuron."""
@@ -234,7 +243,8 @@ def load(
 
     Args:
         input_size: height and width of the images, in pixels.
-        classes: classes of the data set, their names or how many; only a treefc needs them.
+        classes: classes of the data set, their names or how many, which outputs are checked
+            against; only a treefc needs them.
         tree: how the classes of a treefc lie together: the parents of all nodes, by name
             (``{"beagle": "dog", "dog": "animal", …}``) or by number, or a JSON file of either; see
             ``class_tree``. Without one a stand-in is taken, and a warning says so.
@@ -272,6 +282,16 @@ def loss_of(model: Module) -> LossSum | None:
         return LossSum.from_json(saved["costs"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConvloomError(f"what the network says of its costs is damaged ({error!r})") from None
+
+
+def _left_to_costs(network: Network) -> Iterator[tuple[str, str]]:
+    """(softmax, what it reads) of those that nothing reads but a cost, which takes them itself."""
+    read = {name for one in network.layers if not one.is_cost for name in one.inputs}
+    for layer in network.layers:
+        if isinstance(layer.definition, Softmax) and layer.name not in read:
+            source = network[layer.inputs[0]]
+            if not isinstance(source.definition, Data):
+                yield layer.name, source.name
 
 
 def _is_images(layer: Layer) -> bool:

@@ -110,7 +110,8 @@ def read_network(
 
     Args:
         input_size: height and width of the images, in pixels.
-        classes: classes of the data set, their names or how many; only a treefc needs them.
+        classes: classes of the data set, their names or how many, which outputs are checked
+            against; only a treefc needs them.
         tree: how the classes of a treefc lie together; see ``class_tree``.
         strict: refuse what the original refused.
 
@@ -170,6 +171,7 @@ class _Reader:
             self._note_unknown(values)
         self._check_all_read()
         self._check_class_numbers()
+        self._check_widths()
         return Network(self._file.name, tuple(self._layers.values()), tuple(self._notes))
 
     def _layer(self, values: Values) -> Layer:
@@ -373,6 +375,24 @@ class _Reader:
                 f"[{layer.name}] compares class numbers, and another cost reads {name} as {width} "
                 "numbers; both are made of the data set's classes"
             )
+
+    def _check_widths(self) -> None:
+        """What labels are compared with needs an output for each class of the data set."""
+        classes = self._classes
+        if classes is None:
+            return
+        for layer in self._layers.values():
+            labels = [name for name in layer.inputs if self._is_labels(name)]
+            others = [name for name in layer.inputs if name not in labels]
+            width = max((self._layers[name].extent.count for name in others), default=0)
+            if not labels or not others or width == classes:
+                continue
+            said = f"compares labels of {classes} classes with the {width} outputs of "
+            said += ", ".join(others)
+            if width < classes or self._strict:
+                rule = f"{said}; there must be one for each class"
+                raise ConfigError(rule, self._file.name, layer.name, line=layer.line)
+            self._notes.append(f"[{layer.name}] {said}; the last ones stand for no class")
 
     def _note_unknown(self, values: Values) -> None:
         name = values.section.name

@@ -23,11 +23,16 @@ from convloom.nn.arguments import whole
 from convloom.ops.precision import FP32
 from convloom.training.engine import Engine
 from convloom.training.layers import tensor_of
-from convloom.training.prediction import normalised
+from convloom.training.prediction import normalised, softmax
 from convloom.training.views import Images, Views, averaged
 
 if TYPE_CHECKING:
     from convloom.nn import Module
+
+
+#: Under this name a network keeps {softmax: the layer that it reads} of those that its graph leaves
+#: to the loss.
+SOFTMAX = "softmax"
 
 
 class FeatureError(ConvloomError, ValueError):
@@ -52,7 +57,7 @@ def features(
         images: (N, C, H, W); uint8 is normalised as in training, floats are taken as given.
         layer: its name, ``fc7`` or ``features.2``, for the last tensor that it makes; a layer of a
             layer file is what its section says, before the neuron, and ``fc7_neuron`` is behind
-            it. Or a tensor's name.
+            it; its softmax has the probabilities. Or a tensor's name.
         views: of each image, over which rows are averaged; ``cl.data.ten_views`` makes some.
         batch_size: images at a time.
         device: as ``Module.predict`` has it.
@@ -117,7 +122,13 @@ def check_request(path: str | PathLike[str], model: Module, layer: str) -> None:
     """
     _writer(path)
     if model.input_shape is not None:
-        tensor_of(model.trace(model.input_shape, 1), layer)
+        tensor_of(model.trace(model.input_shape, 1), _read_by(model, layer) or layer)
+
+
+def _read_by(model: Module, layer: str) -> str | None:
+    """The layer that a softmax reads which the graph leaves to the loss; None for other layers."""
+    found = model.__dict__.get("_extra", {}).get(SOFTMAX, {}).get(layer)
+    return None if found is None else str(found)
 
 
 class _Reader:
@@ -137,13 +148,15 @@ class _Reader:
             raise ShapeError(f"features are of images (N, C, H, W), not {images.shape}")
         self._size = whole(batch_size, "batch_size")
         self._model, self._images, self._views = model, images, views
+        read = _read_by(model, layer)
+        self._is_softmax = read is not None
         channels, height, width = model.input_shape or images.shape[1:]
         self._engine = Engine(
             model,
             input_shape=(channels, height, width),
             device=device,
             precision=precision,
-            layer=layer,
+            layer=read or layer,
         )
         self.width = math.prod(self._engine.output.shape[1:])
 
@@ -155,7 +168,8 @@ class _Reader:
             yield np.ascontiguousarray(made.reshape(len(part), self.width), "<f4")
 
     def _made(self, images: np.ndarray) -> np.ndarray:
-        return self._engine.predict(normalised(self._model, images))
+        made = self._engine.predict(normalised(self._model, images))
+        return softmax(made.reshape(len(made), -1)) if self._is_softmax else made
 
 
 def _writer(path: str | PathLike[str]) -> Callable[..., None]:

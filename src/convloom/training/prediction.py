@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from convloom.nn import Module
 
 
+#: Under this name a network keeps the function that makes probabilities of its output, where that
+#: is not softmax, since its outputs are no alternatives.
+LINK, LOGISTIC = "link", "logistic"
+
+
 def predict(
     model: Module,
     images: np.ndarray,
@@ -28,7 +33,8 @@ def predict(
 ) -> np.ndarray:
     """Probabilities, float32 (N, classes): softmax of the network's output.
 
-    A network that ends in a softmax or a logistic function gives its probabilities itself.
+    A network that ends in a softmax or a logistic function gives its probabilities itself. Those of
+    a network file whose output is the input of a logistic function are that function's.
 
     Args:
         images: (N, C, H, W), or (C, H, W) for one. uint8 is normalised as in training,
@@ -54,7 +60,10 @@ def predict(
     if not parts:
         return np.zeros((0, engine.classes), np.float32)
     output = np.concatenate(parts)
-    return output if _ends_in_probabilities(engine.forward) else softmax(output)
+    if _ends_in_probabilities(engine.forward):
+        return output
+    kept = model.__dict__.get("_extra", {})  # what is saved beside the weights
+    return logistic(output) if kept.get(LINK) == LOGISTIC else softmax(output)
 
 
 def _ends_in_probabilities(graph: Graph) -> bool:
@@ -101,6 +110,11 @@ def normalised(model: Module, images: np.ndarray) -> np.ndarray:
             "uint8 images cannot be scaled as in training; pass float32 images"
         )
     return normalise(images, *model.normalization, model.mean_image)
+
+
+def logistic(logits: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-x)), in float64 inside, float32 out."""
+    return np.exp(-np.logaddexp(0, -logits.astype(np.float64))).astype(np.float32)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
