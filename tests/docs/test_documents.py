@@ -17,6 +17,8 @@ import pytest
 import torch
 from PIL import Image
 
+import convloom as cl
+from convloom import nn
 from convloom.backends.cpu import jit, selectors
 from convloom.backends.cpu.selectors import elementwise
 from convloom.backends.cpu.toolchain import find_compiler
@@ -54,9 +56,9 @@ def tiny_fashion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run_python(document: str) -> dict[str, object]:
+def run_python(document: str, **given: object) -> dict[str, object]:
     """Run the Python of a document, one block after the other; what it leaves, by name."""
-    names: dict[str, object] = {}
+    names: dict[str, object] = given
     for block in blocks(document, "python"):
         exec(compile(block, document, "exec"), names)
     return names
@@ -86,6 +88,51 @@ def test_convnet_python(tiny_fashion: Path) -> None:
     assert isinstance(names["matrices"], dict)
     assert names["matrices"]["fc10/weights/0"].shape == (32 * 7 * 7, 10)
     assert np.shape(names["rows"]) == (8, 10)
+
+
+def test_learn_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="pip install 'convloom[plot]'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    train, _ = cl.data.load("digits")
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.ReLU(),
+        nn.Conv2d(4, 4, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64, 10),
+    )
+    loss, rule = nn.CrossEntropyLoss(), cl.optim.SGD(lr=0.01)
+    history = cl.Trainer(model, rule, loss, batch_size=64, device="cpu").fit(train, epochs=1)
+    watch = ["3.out", "3.out.grad"]
+    step = cl.compile(
+        model, loss, rule, batch_size=64, input_shape=(1, 8, 8), device="cpu", watch=watch
+    )
+    images, labels = train.images[:64], train.labels[:64]
+    x = train.normalise(images)
+    run_python(
+        "docs/learn.md",
+        cl=cl,
+        model=model,
+        step=step,
+        x=x,
+        y=labels,
+        images=images,
+        labels=labels,
+        history=history,
+    )
+    assert (tmp_path / "maps.png").is_file()
+
+
+def test_learn_breaks_at_the_line_that_sums() -> None:
+    (session,) = (block for block in blocks("docs/learn.md", "sh") if "(gdb)" in block)
+    folder = re.search(r"directory (\S+)", session)
+    place = re.search(r"break (\S+):(\d+)", session)
+    assert folder is not None
+    assert place is not None
+    lines = (ROOT / folder[1] / place[1]).read_text().splitlines()
+    assert "sum = fmaf(" in lines[int(place[2]) - 1]
 
 
 @pytest.mark.parametrize(
