@@ -188,7 +188,7 @@ SHARED_FORMS = {"split2", "cluster2", "threads256", "early"}
         (variant, precision)
         for variant in VARIANTS
         for precision in PRECISIONS
-        if variant != "plain" and (variant in SHARED_FORMS or precision == "fp32")
+        if variant not in ("plain", "ahead") and (variant in SHARED_FORMS or precision == "fp32")
     ],
 )
 def test_variants(backend: Backend, variant: str, precision: str) -> None:
@@ -359,6 +359,19 @@ RULES = {
 def test_updates(backend: Backend, rule: SGD | AdamW, precision: str) -> None:
     chain = LENET.chain(ChainUpdate, head=SMOOTH, update=rule, precision=precision)
     compare(chain, operands(LENET, chain, 3), backend)
+
+
+@pytest.mark.parametrize(("rule", "precision"), [("adamw", "bf16"), ("sgd", "fp32")])
+def test_parameters_asked_for_ahead_get_the_same_bits(
+    backend: Backend, rule: str, precision: str
+) -> None:
+    chain = LENET.chain(ChainUpdate, head=SMOOTH, update=RULES[rule], precision=precision)
+    values = operands(LENET, chain, 3)
+    wanted = outcome(chain, *values, backend=backend, kernels="onchip").outputs
+    with using(VARIANTS["ahead"]):
+        got = compare(chain, values, backend)
+    for y, plain in zip(got, wanted, strict=True):
+        assert y.tobytes() == plain.tobytes()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

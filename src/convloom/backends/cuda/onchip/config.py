@@ -20,6 +20,7 @@ class Config:
             compute capability 9.0 have none.
         early: whether biases come to shared memory with the weights, so that no stage waits for
             its own to come from device memory.
+        ahead: whether the second kernel asks for parameters and states before it adds up gradients.
         wide: whether a thread's tile may be six columns wide, in fp32.
         unroll: channels whose products are one piece of code, in fp32, so that the inputs of the
             next are on their way while those of one are multiplied.
@@ -30,6 +31,7 @@ class Config:
     split: int = 1
     cluster: bool = False
     early: bool = False
+    ahead: bool = False
     wide: bool = False
     unroll: int = 1
 
@@ -49,9 +51,10 @@ VARIANTS = {
     "threads256": Config(threads=256),
     "threads512": Config(threads=512),
     "early": Config(early=True),
+    "ahead": Config(ahead=True),
     "wide": Config(wide=True),
     "unroll2": Config(unroll=2),
-    "together": Config(split=2, cluster=True, early=True, wide=True),
+    "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True),
 }
 _chosen: ContextVar[Config] = ContextVar("config of the kernels on chip", default=PLAIN)
 

@@ -168,6 +168,7 @@ class _Launches:
             "GRADIENTS": int(self._mode() == GRADIENTS),
             "TOP": top.k,
             "STAGES": STAGES,
+            "AHEAD": int(self.kernel.config.ahead),
             "RULE": 0,
             "CLIP": 0,
             "NESTEROV": 0,

@@ -15,6 +15,58 @@ static constexpr int WARPS = 8, FEATURES = 32, ELEMENTS = 32;  // of a block of 
 template <class P>
 struct Reduction;
 
+// An element of a parameter, with its states.
+struct Element {
+    f32 value, first, second;
+};
+
+// Which element of a parameter a sum is, or -1: none; and its feature, as it lies, and output.
+struct LinearPlace {
+    bool bias;
+    int index, feature, output;
+};
+
+// What a thread of the block that begins at a feature and an output settles of a layer: every 256th
+// of Own::SUMS sums, each in as many parts as there are warps. Own says where they belong.
+template <class P, int J, class Own>
+struct LinearUpdate {
+    using Linear = LinearStage<P, J>;
+    static constexpr int WEIGHT = Linear::WEIGHT, BIAS = WEIGHT + (Linear::BIAS ? 1 : 0);
+    static constexpr int THREADS = WARPS * 32, EACH = (Own::SUMS + THREADS - 1) / THREADS;
+    typename Reduction<P>::Early of_weight, of_bias;
+    Element asked[EACH];
+
+    __device__ __forceinline__ LinearUpdate(const Reduction<P>& work, int feature, int out)
+        : of_weight(work.template early<WEIGHT>()), of_bias(work.template early<BIAS>()) {
+#pragma unroll
+        for (int e = 0; e < EACH; ++e) {
+            const LinearPlace place = Own::place(threadIdx.x + e * THREADS, feature, out);
+            asked[e] = place.bias ? work.template ask<BIAS>(place.index)
+                                  : work.template ask<WEIGHT>(place.index);
+        }
+    }
+    __device__ __forceinline__ void settle(const Reduction<P>& work, int feature, int out) const {
+        const f32* sums = &at<f32>(work.shared);
+        constexpr int UNROLL = P::AHEAD != 0 ? EACH : 1;
+#pragma unroll UNROLL
+        for (int e = 0; e < EACH; ++e) {
+            const int i = threadIdx.x + e * THREADS;
+            const LinearPlace place = Own::place(i, feature, out);
+            if (place.index < 0) continue;
+            f32 total = 0.0f;
+#pragma unroll
+            for (int warp = 0; warp < WARPS; ++warp) total += sums[warp * Own::SUMS + i];
+            if (place.bias) {
+                work.template settle<BIAS>(place.index, total, asked[e], of_bias);
+            } else {
+                const f32 value =
+                    work.template settle<WEIGHT>(place.index, total, asked[e], of_weight);
+                if constexpr (P::RULE != 0) Own::renew(work.packed, place, value);
+            }
+        }
+    }
+};
+
 template <class P, int J>
 struct LinearWgrad {
     using Linear = LinearStage<P, J>;
@@ -49,6 +101,7 @@ struct LinearWgrad {
             for (int i = 0; i < 4; ++i) ones_sum[m][i] = 0.0f;
         for (int stage = 0; stage < STAGES - 1; ++stage)
             ask(work, own, warp + i64(stage) * WARPS, stage, feature, out, lane);
+        const LinearUpdate<P, J, LinearWgrad> update(work, feature, out);
         int stage = 0;
         for (i64 chunk = warp; chunk < chunks; chunk += WARPS) {
             ask(work, own, chunk + i64(STAGES - 1) * WARPS, (stage + STAGES - 1) % STAGES, feature,
@@ -64,7 +117,7 @@ struct LinearWgrad {
         __syncthreads();
         store(sum, ones_sum, &at<f32>(work.shared) + warp * SUMS, lane);
         __syncthreads();
-        settle(work, feature, out);
+        update.settle(work, feature, out);
     }
 
     // Ask for the rows of a chunk of images; rows that are not there are zeros.
@@ -174,26 +227,16 @@ struct LinearWgrad {
             }
     }
 
-    __device__ __forceinline__ static void settle(const Reduction<P>& work, int feature, int out) {
-        const f32* sums = &at<f32>(work.shared);
-        for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
-            const bool bias = i >= TILE;
-            const int output = out + (bias ? i - TILE : i / FEATURES);
-            if (output >= O || (bias && (!Linear::BIAS || feature != 0))) continue;
-            f32 total = 0.0f;
-#pragma unroll
-            for (int warp = 0; warp < WARPS; ++warp) total += sums[warp * SUMS + i];
-            if (bias) {
-                if constexpr (Linear::BIAS)
-                    work.template settle<Linear::WEIGHT + 1>(output, total);
-            } else {
-                const int column = Linear::column(feature + i % FEATURES);
-                if (column < 0) continue;
-                const f32 value =
-                    work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
-                if constexpr (P::RULE != 0)
-                    LinearWeights<P, J>::renew(work.packed, feature + i % FEATURES, output, value);
-            }
-        }
+    __device__ __forceinline__ static LinearPlace place(int i, int feature, int out) {
+        const bool bias = i >= TILE;
+        const int own = feature + i % FEATURES, output = out + (bias ? i - TILE : i / FEATURES);
+        const int column = bias ? 0 : Linear::column(own);
+        const bool there =
+            i < SUMS && output < O && column >= 0 && (!bias || (Linear::BIAS && feature == 0));
+        return {bias, !there ? -1 : bias ? output : output * Linear::I + column, own, output};
+    }
+    __device__ __forceinline__ static void renew(Bytes* packed, const LinearPlace& place,
+                                                 f32 value) {
+        LinearWeights<P, J>::renew(packed, place.feature, place.output, value);
     }
 };

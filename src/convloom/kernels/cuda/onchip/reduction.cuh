@@ -12,6 +12,10 @@ struct Parameter {
     f32 rate, decay;
 };
 
+struct NoRule {
+    __device__ NoRule(const f64*, const f64*, f32, f32) {}
+};
+
 // What a block works with.
 template <class P>
 struct Reduction {
@@ -23,28 +27,55 @@ struct Reduction {
     Bytes* packed;
     Bytes* shared;
 
-    // Element `index` of parameter NUMBER has this gradient; returns its new value.
+    using Rule = typename Pick<P::RULE == 1, SgdRule<P>,
+                               typename Pick<P::RULE == 2, AdamwRule<P>, NoRule>::Type>::Type;
     template <int NUMBER>
-    __device__ __forceinline__ f32 settle(int index, f32 gradient) const {
+    __device__ __forceinline__ Element element(int index) const {
+        const Parameter& one = parameter[NUMBER];
+        if constexpr (P::RULE == 0) return {};
+        return {one.value[index], one.first[index], P::RULE == 2 ? one.second[index] : 0.0f};
+    }
+
+    // If AHEAD all that an update needs besides the gradient is asked for before that is known: what
+    // elements of a parameter share, and the element `index`, or none where that is negative.
+    using Early = typename Pick<P::AHEAD != 0, Rule, NoRule>::Type;
+    template <int NUMBER>
+    __device__ __forceinline__ Early early() const {
+        return Early(hyper, nullptr, parameter[NUMBER].rate, parameter[NUMBER].decay);
+    }
+    template <int NUMBER>
+    __device__ __forceinline__ Element ask(int index) const {
+        if constexpr (P::AHEAD == 0) return {};
+        return index >= 0 ? element<NUMBER>(index) : Element{};
+    }
+
+    // Element `index` of parameter NUMBER has this gradient; returns its new value. What is `asked` and
+    // `early` counts if AHEAD.
+    template <int NUMBER>
+    __device__ __forceinline__ f32 settle(int index, f32 gradient, const Element& asked,
+                                          const Early& early) const {
         const Parameter& one = parameter[NUMBER];
         one.gradient[index] = gradient;
+        if constexpr (P::AHEAD != 0)
+            return update(one, index, gradient, asked, early);
+        else
+            return update(one, index, gradient, element<NUMBER>(index),
+                          Rule(hyper, nullptr, one.rate, one.decay));
+    }
+    __device__ __forceinline__ static f32 update(const Parameter& one, int index, f32 gradient,
+                                                 Element now, const Rule& rule) {
+        if constexpr (P::RULE == 0) return 0.0f;
         if constexpr (P::RULE == 1) {
-            const SgdRule<P> rule(hyper, nullptr, one.rate, one.decay);
-            f32 value = one.value[index], velocity = one.first[index];
-            rule.update(value, gradient, velocity);
-            one.value[index] = value;
-            one.first[index] = velocity;
-            return value;
+            rule.update(now.value, gradient, now.first);
         } else if constexpr (P::RULE == 2) {
-            const AdamwRule<P> rule(hyper, nullptr, one.rate, one.decay);
-            f32 value = one.value[index], first = one.first[index], second = one.second[index];
-            rule.update(value, gradient, first, second);
-            one.value[index] = value;
-            one.first[index] = first;
-            one.second[index] = second;
-            return value;
+            rule.update(now.value, gradient, now.first, now.second);
+            one.second[index] = now.second;
         }
-        return 0.0f;
+        if constexpr (P::RULE != 0) {
+            one.value[index] = now.value;
+            one.first[index] = now.first;
+        }
+        return now.value;
     }
 };
 
@@ -59,6 +90,15 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
             f32* sums = &at<f32>(work.shared);
             const int i = int(block) * ELEMENTS + threadIdx.x % 32, group = threadIdx.x / 32;
             f32 sum = 0.0f;
+            const bool settles = group == 0 && i < Gradient::SIZE;
+            const typename Gradient::Place place = Gradient::place(settles ? i : 0);
+            const bool there = settles && place.index >= 0;
+            constexpr int WEIGHT = Conv::WEIGHT, BIAS = WEIGHT + (Conv::BIAS ? 1 : 0);
+            const int index = there ? place.index : -1;
+            const Element asked = place.bias ? work.template ask<BIAS>(index)
+                                             : work.template ask<WEIGHT>(index);
+            const auto of_weight = work.template early<WEIGHT>();
+            const auto of_bias = work.template early<BIAS>();
             if (i < Gradient::SIZE) {
 #pragma unroll 4
                 for (i64 s = group; s < work.slabs; s += WARPS)
@@ -66,19 +106,17 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
             }
             sums[threadIdx.x] = sum;
             __syncthreads();
-            if (group == 0 && i < Gradient::SIZE) {
+            if (there) {
 #pragma unroll
                 for (int g = 1; g < WARPS; ++g) sum += sums[g * 32 + threadIdx.x];
-                const typename Gradient::Place place = Gradient::place(i);
-                if (place.index >= 0 && !place.bias) {
-                    const f32 value = work.template settle<Conv::WEIGHT>(place.index, sum);
+                if (place.bias) {
+                    work.template settle<BIAS>(index, sum, asked, of_bias);
+                } else {
+                    const f32 value =
+                        work.template settle<WEIGHT>(index, sum, asked, of_weight);
                     if constexpr (P::RULE != 0)
                         Kit<P>::template Weights<I>::renew(work.packed, place.k, place.c,
                                                            place.r, place.s, value);
-                }
-                if constexpr (Conv::BIAS) {
-                    if (place.index >= 0 && place.bias)
-                        work.template settle<Conv::WEIGHT + 1>(place.index, sum);
                 }
             }
         }
@@ -118,6 +156,7 @@ struct ExactLinearWgrad {
 #pragma unroll
         for (int o = 0; o < ROWS; ++o) sum[o] = 0.0f;
         ask(value, own, warp * OWN, work.n);
+        const LinearUpdate<P, J, ExactLinearWgrad> update(work, begin, out);
         for (i64 first = 0; first < work.n; first += IMAGES) {
             __syncthreads();
             for (int i = threadIdx.x; i < IMAGES * ROWS; i += WARPS * 32)
@@ -145,21 +184,20 @@ struct ExactLinearWgrad {
         for (int o = 0; o < ROWS; ++o) sums[warp * SUMS + o * FEATURES + lane] = sum[o];
         sums[warp * SUMS + ROWS * FEATURES + lane] = bias;
         __syncthreads();
-        for (int i = threadIdx.x; i < SUMS; i += WARPS * 32) {
-            const bool of_bias = i >= ROWS * FEATURES;
-            const int column = begin + i % FEATURES;
-            const int output = out + (of_bias ? i % FEATURES : i / FEATURES);
-            if (output >= O || (of_bias ? begin != 0 || i % FEATURES >= ROWS : column >= Linear::I))
-                continue;
-            f32 total = 0.0f;
-#pragma unroll
-            for (int part = 0; part < WARPS; ++part) total += sums[part * SUMS + i];
-            if (!of_bias)
-                work.template settle<Linear::WEIGHT>(output * Linear::I + column, total);
-            else if constexpr (Linear::BIAS)
-                work.template settle<Linear::WEIGHT + 1>(output, total);
-        }
+        update.settle(work, begin, out);
     }
+
+    __device__ __forceinline__ static LinearPlace place(int i, int begin, int out) {
+        const bool bias = i >= ROWS * FEATURES;
+        const int column = begin + i % FEATURES;
+        const int output = out + (bias ? i % FEATURES : i / FEATURES);
+        const bool there = i < SUMS && (bias ? Linear::BIAS && begin == 0 && i % FEATURES < ROWS
+                                             : column < Linear::I);
+        return {bias, !there || output >= O ? -1 : bias ? output : output * Linear::I + column,
+                column, output};
+    }
+    // Matrices are read as they are.
+    __device__ __forceinline__ static void renew(Bytes*, const LinearPlace&, f32) {}
 };
 
 template <class P, int J>
