@@ -53,6 +53,11 @@ def few_outputs() -> nn.Module:
     )
 
 
+def few_pixels() -> nn.Module:
+    """Sums that take more memory than all else, and no multiple of 16 bytes."""
+    return nn.Sequential(nn.Conv2d(2, 3, 5), nn.Flatten(), nn.Linear(3 * 20, CLASSES))
+
+
 def perceptron() -> nn.Module:
     """No filters, and so no sums."""
     return nn.Sequential(nn.Flatten(), nn.Linear(144, 16), nn.ReLU(), nn.Linear(16, CLASSES))
@@ -98,6 +103,7 @@ CASES = {
     "weights": Case(few_outputs(), "bf16", MOMENTUM),
     "tf32": Case(convolutions(), "tf32", MOMENTUM),
     "fp32": Case(few_outputs(), "fp32", AdamW(lr=0.01)),
+    "sums": Case(few_pixels(), "fp32", MOMENTUM),
     "perceptron": Case(perceptron(), "bf16", MOMENTUM),
     "biases": Case(few_outputs(), "tf32", MOMENTUM, config=Config(early=True)),
 }
@@ -185,7 +191,7 @@ def joined(parts: Sequence[Results]) -> Results:
     ("name", "parts"),
     [
         *(("bf16", 1), ("weights", 2), ("tf32", 2), ("fp32", 2), ("fp32", 3)),
-        *(("perceptron", 2), ("biases", 2)),
+        *(("perceptron", 2), ("biases", 2), ("sums", 2)),
     ],
 )
 def test_members_have_the_bits_that_they_have_alone(

@@ -174,9 +174,10 @@ class OnChip:
 
     @property
     def scratch(self) -> int:
-        """Bytes of shared memory where the filters' gradients of a block are added up."""
+        """Bytes of shared memory where the filters' gradients of a block are added up, a multiple
+        of the 16 that are made good behind them at a time (network.cuh)."""
         sizes = [
-            4 * (size * tile.split + max(self.config.threads, conv.filters))
+            ceil_div(4 * (size * tile.split + max(self.config.threads, conv.filters)), 16) * 16
             for conv, size, tile in zip(
                 self.stages.convs, self.slabs, self.wgrad_tiles, strict=True
             )

@@ -267,7 +267,8 @@ struct SeveralTurns {
 // the zeros around maps.
 template <class P>
 __device__ __forceinline__ void restore(Bytes* shared, const Given& given) {
-    constexpr int FROM = int(P::SCRATCH_AT), TO = int(round_up(FROM + P::SCRATCH_BYTES, 16));
+    constexpr int FROM = int(P::SCRATCH_AT), TO = int(FROM + P::SCRATCH_BYTES);
+    static_assert(TO % 16 == 0, "whole vectors are made good");
     constexpr int MATRICES = int(P::MATRICES_AT), IMAGE = int(P::IMAGE_AT);
     __syncthreads();
     load_biases<P, 0>(shared, given.parameter);
