@@ -108,7 +108,7 @@ AVERAGED = Network(
     ((6, 1, 3, 3), (17, 6, 3, 3), (4, 68)),
     (True, True, True),
 )
-#: Other activations, before and behind a pool, and under dropout.
+#: Other activations, before and behind a pool, and under dropout; fewer features than filters.
 SMOOTHLY = Network(
     (
         *(Conv2d(), Activation("tanh", 1.7159, 0.6667), POOL, Conv2d(), Activation("elu", 1.0)),
@@ -116,7 +116,7 @@ SMOOTHLY = Network(
         *(Linear(), Activation("leaky_relu", 0.1), Linear()),
     ),
     (1, 9, 10),
-    ((6, 1, 2, 2), (5, 6, 3, 3), (9, 20), (7, 9), (4, 7)),
+    ((6, 1, 2, 2), (12, 6, 3, 3), (9, 48), (7, 9), (4, 7)),
     (True, True, True, True, True),
 )
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))

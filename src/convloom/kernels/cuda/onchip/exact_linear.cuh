@@ -29,6 +29,8 @@ struct ExactLinear {
     static_assert(int(P::IMAGES) == 1);
 
     static constexpr int FILTERS = ConvStage<P, P::CONVS == 0 ? 0 : int(P::CONVS) - 1>::K;
+    // Of the map that the first layer reads; others read no map.
+    static constexpr int PIXELS = J == 0 ? I / FILTERS : I;
     static constexpr bool BY_CHANNEL = P::CHANNELS_FIRST != 0;
     template <bool SHARED>
     using Vectors = FeatureVectors<P, SHARED, BY_CHANNEL ? FILTERS : 1, BY_CHANNEL ? 1 : FILTERS,
@@ -60,7 +62,7 @@ struct ExactLinear {
         }
         if (kept == nullptr) return;
         for (int i = threadIdx.x; i < Linear::WIDTH; i += int(P::THREADS)) {
-            const int pixel = BY_CHANNEL ? i % (I / FILTERS) : i / FILTERS;
+            const int pixel = BY_CHANNEL ? i % PIXELS : i / FILTERS;
             if (J > 0 || keeps_pixel<P>(pixel, i >= I))
                 (&at<f32>(kept))[first * Linear::WIDTH + i] = x[i];
         }
