@@ -26,6 +26,9 @@ def test_batch_files() -> None:
     assert convnet.batch_files(many) == (10_000, 10_000, 1)
     with pytest.raises(DataError, match="1 image or more, not 0"):
         convnet.batch_files(DATA, 0)
+    for files, minibatch in (((20, 5), 0), ((20, -5), 8), ((20, 5), 2.5)):
+        with pytest.raises(DataError, match="files and minibatches have 1 image or more"):
+            convnet.updates(files, minibatch)  # type: ignore[arg-type]
 
 
 def test_crop_borders() -> None:

@@ -77,6 +77,7 @@ def test_parameters_go_and_come_in_the_layouts_of_2012() -> None:
     [
         ({"conv1/biases": np.zeros(7)}, r"conv1/biases must have shape \(8,\), it has \(7,\)"),
         ({"conv9/biases": np.zeros(7)}, "no conv9/biases"),
+        ({"fc10/biases": np.full(10, "1")}, "fc10/biases must be an array of numbers, it is <U1"),
         (
             {"fc10/weights/0": np.zeros((10, 512))},
             r"fc10/weights/0 must have shape \(512, 10\), it has \(10, 512\)",

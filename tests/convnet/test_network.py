@@ -171,6 +171,12 @@ def test_a_size_is_a_whole_number_of_pixels(size: Any) -> None:
         network(size=size)
 
 
+@pytest.mark.parametrize("classes", [2.5, True])
+def test_classes_are_counted_or_named(classes: Any) -> None:
+    with pytest.raises(ConfigError, match="needs classes by name or their number, not"):
+        network(classes=classes)
+
+
 def test_labels_of_a_number_that_no_data_set_has_are_told() -> None:
     assert not network(edited(SMALL, "dataIdx=1", "dataIdx=2")).notes
     notes = network(edited(SMALL, "dataIdx=1", "dataIdx=7")).notes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import convloom as cl
 from convloom.backends import get_backend
 from convloom.convnet.net import Net
 from convloom.convnet.optimizer import TensorRule, Velocity, optimizer_of, train_step
+from convloom.ir import ShapeError
 from convloom.ops import Op, VelocitySGD
 from convloom.training.optim import OptimizerError, from_json
 from tests.backends.harness import run_op
@@ -98,8 +100,36 @@ def test_schedules_count_batch_files() -> None:
     sixths = np.array([0, 0, 0, 1, 1, 1, 2, 3, 3, 3, 4, 4, 4, 5, 6])
     np.testing.assert_allclose(rates, 1 - 0.9 * sixths / 6)
     assert from_json(json.loads(json.dumps(optimizer.to_json()))) == optimizer
-    with pytest.raises(OptimizerError, match="files must be at least 1 each"):
-        Velocity((rule,), files=(3, 0))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("steps", 0),
+        ("steps", 2.5),
+        ("constant", "5"),
+        ("seed", -1),
+        ("files", (3, 0)),
+        ("files", 3),
+    ],
+)
+def test_counts_are_whole_numbers(name: str, value: Any) -> None:
+    with pytest.raises(OptimizerError, match=f"Velocity: {name} must be (a )?whole number"):
+        optimizer_of(net(), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "data must be numbers"),
+        (np.full((6, 3, 16, 16), "1"), "data must be numbers"),
+        (np.zeros((6, 3, 16, 15)), r"images of shape \(N, 3, 16, 16\)"),
+        (np.zeros((0, 3, 16, 16)), "batch_size must be a whole number of at least 1"),
+    ],
+)
+def test_a_training_step_is_of_images(data: Any, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        train_step(net(), data, np.arange(6), device="reference")
 
 
 def test_noise_only_raises_a_rate_and_is_drawn_anew() -> None:

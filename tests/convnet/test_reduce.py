@@ -56,6 +56,7 @@ inputs=twice,pool1
     ("divisor", "text", "message"),
     [
         (0, SMALL, "cannot have its channels divided by 0"),
+        (2.5, SMALL, "cannot have its channels divided by 2.5"),
         (4, SMALL.replace("inputs=fc10", "inputs=maps") + "", "reads fc16 as maps"),
     ],
 )

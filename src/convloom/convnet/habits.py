@@ -8,6 +8,7 @@ a part at a random place, mirrored or not, in training.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 from convloom.data import ArrayDataset, DataError
 
@@ -30,14 +31,22 @@ def batch_files(dataset: ArrayDataset, images: int | None = None) -> tuple[int, 
     if images is None and dataset.files:
         return dataset.files
     each = IMAGES_A_FILE if images is None else images
-    if each < 1:
+    if not isinstance(each, Integral) or each < 1:
         raise DataError(f"a batch file has 1 image or more, not {each}")
     full, rest = divmod(len(dataset), each)
     return (each,) * full + ((rest,) if rest else ())
 
 
 def updates(files: Sequence[int], batch_size: int) -> tuple[int, ...]:
-    """The minibatches that each batch file is cut into, for ``optimizer_of(files=…)``."""
+    """The minibatches that each batch file is cut into, for ``optimizer_of(files=…)``.
+
+    Raises:
+        DataError: a file or a minibatch without images.
+    """
+    if not isinstance(batch_size, Integral) or batch_size < 1 or min(files, default=1) < 1:
+        raise DataError(
+            f"files and minibatches have 1 image or more, not {list(files)} and {batch_size}"
+        )
     return tuple(-(-file // batch_size) for file in files)
 
 

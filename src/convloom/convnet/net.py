@@ -153,23 +153,25 @@ class Net(Module):
         as (channels, rows, columns, filters).
 
         Raises:
-            WeightsError: arrays that are missing, extra, or of another size; nothing is changed.
+            WeightsError: arrays that are missing, extra, of another size or no numbers; nothing is
+                changed.
         """
         pieces = {n: p for n, p in self._pieces.items() if isinstance(p, WeightedPiece)}
         keys = {name: piece.keys() for name, piece in pieces.items()}
         wanted = {f"{n}/{key}": pieces[n].shape(key) for n in keys for key in keys[n]}
         missing, extra = wanted.keys() - arrays.keys(), arrays.keys() - wanted.keys()
         if missing or extra:
-            raise WeightsError(
-                f"the network has no {', '.join(sorted(extra)) or 'others'}; "
-                f"there must also be {', '.join(sorted(missing)) or 'no more'}"
-            )
+            wrong = [f"the network has no {', '.join(sorted(extra))}"] if extra else []
+            wrong += [f"missing are {', '.join(sorted(missing))}"] if missing else []
+            raise WeightsError("; ".join(wrong))
         for name, shape in wanted.items():
             given = np.shape(arrays[name])
             if math.prod(given) != math.prod(shape) or (
                 len(given) == len(shape) and given != shape
             ):
                 raise WeightsError(f"{name} must have shape {shape}, it has {given}")
+            if (dtype := np.asarray(arrays[name]).dtype).kind not in "fiub":
+                raise WeightsError(f"{name} must be an array of numbers, it is {dtype}")
         self._check_one_matrix(arrays)
         own = {
             name: {key: np.asarray(arrays[f"{name}/{key}"]) for key in keys[name]} for name in keys

@@ -135,6 +135,8 @@ def parse_network(
     if not isinstance(input_size, Integral) or input_size is True or input_size < 1:
         rule = f"input size {input_size!r} must be a whole number of at least 1 pixel"
         raise ConfigError(rule, file.name)
+    if isinstance(classes, bool) or not isinstance(classes, int | Sequence | None):
+        raise ConfigError(f"needs classes by name or their number, not {classes!r}", file.name)
     if isinstance(classes, int) and classes < 1:
         raise ConfigError(f"cannot be for {classes} classes, there must be some", file.name)
     if not file.sections:

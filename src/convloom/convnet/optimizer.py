@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from convloom.convnet.modules.tree import DIVISORS
 from convloom.convnet.net import Net
 from convloom.convnet.rules import BiasRule, WeightRule, unsupported
 from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
-from convloom.ir import Role
+from convloom.ir import Role, ShapeError
 from convloom.ops import FilterLimit, VelocitySGD
 from convloom.ops.base import Op
 from convloom.training import compile
@@ -76,7 +77,7 @@ class Velocity(Optimizer):
     rules: tuple[TensorRule, ...] = ()
     steps: int = 1
     constant: int = 1
-    files: tuple[int, ...] = ()
+    files: Sequence[int] = ()
     seed: int = 0
     lr: float = 1.0
     weight_decay: float = 0.0
@@ -87,10 +88,12 @@ class Velocity(Optimizer):
         self._check_shared()
         rules = (r if isinstance(r, TensorRule) else TensorRule(*r) for r in self.rules)
         object.__setattr__(self, "rules", tuple(rules))
-        self._require("steps", self.steps >= 1, "at least 1")
-        self._require("constant", self.constant >= 1, "at least 1")
+        for name, least in (("steps", 1), ("constant", 1), ("seed", 0)):
+            allowed = f"a whole number of at least {least}"
+            self._require(name, _is_count(getattr(self, name), least), allowed)
+        counts = isinstance(self.files, Sequence) and all(map(_is_count, self.files))
+        self._require("files", counts, "whole numbers of at least 1")
         object.__setattr__(self, "files", tuple(self.files))
-        self._require("files", all(file >= 1 for file in self.files), "at least 1 each")
         schedules = tuple(parse_schedule(rule.schedule) for rule in self.rules)
         object.__setattr__(self, "_schedules", schedules)
 
@@ -189,6 +192,10 @@ def _saved_rules(saved: Mapping[str, Any]) -> dict[str, TensorRule]:
     return {rule[0]: TensorRule(*rule) for rule in saved.get("rules", [])}
 
 
+def _is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
 def optimizer_of(
     net: Net, *, steps: int = 1, constant: int = 1, files: Sequence[int] = (), seed: int = 0
 ) -> Velocity:
@@ -205,7 +212,7 @@ def optimizer_of(
     _check_sharing(net)
     parameters = dict(net.named_parameters())
     rules = tuple(_rule(net, name, parameters[name].shape) for name in _learning(net))
-    return Velocity(rules, steps=steps, constant=constant, files=tuple(files), seed=seed)
+    return Velocity(rules, steps=steps, constant=constant, files=files, seed=seed)
 
 
 def _check_sharing(net: Net) -> None:
@@ -277,6 +284,9 @@ def train_step(net: Net, data: np.ndarray, labels: np.ndarray, *, device: str = 
     Raises:
         ConvloomError: data that does not fit the network.
     """
+    data = np.asarray(data)
+    if data.dtype.kind not in "fiub" or not data.ndim:
+        raise ShapeError(f"data must be numbers (N, C, H, W), they are {data.dtype} {data.shape}")
     step = compile(
         net,
         net.cost.loss,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from numbers import Integral
 
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.layers import Concat, Conv, Fc, Norm, TreeFc
@@ -23,9 +24,9 @@ def reduced(file: ConfigFile, network: Network, divisor: int) -> ConfigFile:
     Raises:
         ConfigError: what breaks a rule, or maps that cannot have fewer channels.
     """
-    if divisor < 1:
+    if not isinstance(divisor, Integral) or divisor < 1:
         raise ConfigError(
-            f"cannot have its channels divided by {divisor}; 1 or more can", file.name
+            f"cannot have its channels divided by {divisor!r}, but by 1 or more", file.name
         )
     reducer = _Reducer(network, divisor)
     sections = {
