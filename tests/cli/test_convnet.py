@@ -40,6 +40,16 @@ def test_remedies_are_said_on_stderr(tmp_path: Path) -> None:
     assert "[conv1] names no gpu; 0 is taken" in result.stderr
 
 
+def test_initial_values_that_are_not_run_are_said(tmp_path: Path) -> None:
+    text = edited(SMALL, "[conv1]\n", "[conv1]\ninitWFunc=initw.makew(conv1)\n")
+    result = invoke("convnet", "describe", written(tmp_path, "layers.cfg", text), "--size", 32)
+    assert result.exit_code == 0
+    assert "initw.makew of conv1 are not run, initW and initB are used" in result.stderr
+    text = text.replace("initw.makew(conv1)", "initw")
+    message = refused(2, "convnet", "describe", written(tmp_path, "layers.cfg", text))
+    assert "[conv1] initWFunc=initw must be module.function" in message
+
+
 def test_a_broken_file_is_one_line(tmp_path: Path) -> None:
     layers = written(tmp_path, "layers.cfg", edited(SMALL, "stride=2", "stride=x"))
     assert "[pool1] stride=x must be a whole number" in refused(2, "convnet", "describe", layers)

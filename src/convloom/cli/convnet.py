@@ -71,15 +71,19 @@ def describe(
     """
     from convloom.convnet import read_network, read_rules
     from convloom.convnet.describe import rows
+    from convloom.convnet.initial import functions
 
     output = Output(as_json)
     with as_usage():
         network = read_network(layers, size, classes=classes, tree=tree, strict=strict)
+        taken = functions(network)
         notes = network.notes
         if params is not None:
             notes += read_rules(params, network, strict=strict).notes
     for note in notes:
         output.remark(note)
+    if taken:
+        output.remark(taken)
     found = rows(network)
     for name in (row[0] for row in found if row[-1] is None):
         output.remark(f"[{name}] has as many parameters as its class tree makes it: --tree FILE")

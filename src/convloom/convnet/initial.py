@@ -28,7 +28,7 @@ import numpy as np
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules.base import WeightedPiece
-from convloom.convnet.network import Layer
+from convloom.convnet.network import Layer, Network
 from convloom.files import FileError
 from convloom.ir import ConvloomError
 from convloom.nn.parameter import WeightsError
@@ -116,7 +116,7 @@ def initialise(
         ConfigError: values that do not fit, with file, section, key and rule.
         ConvloomError: a file that cannot be read, or that no layer asks for.
     """
-    wishes, allowed = list(_wishes(net)), dict(allow_code or {})
+    wishes, allowed = list(_wishes(net.network)), dict(allow_code or {})
     file = net.network.file
     if unasked := sorted(allowed.keys() - {wish.name for wish in wishes}):
         raise ConvloomError(f"allow_code has {unasked[0]}, which no layer of {file} names")
@@ -124,7 +124,7 @@ def initialise(
     if init_from is not None and not copies:
         raise ConvloomError(
             f"no layer of {file} copies its initial values (initWFunc=initw.makew(LAYER)), so "
-            f"{os.fspath(init_from)} would say nothing; leave it away"
+            f"{os.fspath(init_from)} would say nothing; leave it out"
         )
     stock = None if init_from is None else Stock(init_from)
     left = []
@@ -140,13 +140,22 @@ def initialise(
     return _in_words(file, left)
 
 
-def _wishes(net: Net) -> Iterator[Wish]:
-    for layer in net.network.layers:
+def functions(network: Network) -> str:
+    """What a layer file takes from functions, in a sentence; empty for most.
+
+    Raises:
+        ConfigError: a function's name that is none.
+    """
+    return _in_words(network.file, list(_wishes(network)))
+
+
+def _wishes(network: Network) -> Iterator[Wish]:
+    for layer in network.layers:
         initial = getattr(layer.definition, "initial", None)
         if not isinstance(initial, Initial):
             continue
         for key, text in initial.sources:
-            wish = Wish.of(net.network.file, layer, key, text)
+            wish = Wish.of(network.file, layer, key, text)
             own = {name: one for one, (name, _) in _COPIES.items()}
             if own.get(wish.name, key) != key:
                 raise wish.error(f"is not what {wish.name} makes; that is {own[wish.name]}")
