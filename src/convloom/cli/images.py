@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from convloom.cli.terminal import dims
-from convloom.convnet.habits import SHARED, cropped_side
+from convloom.convnet.feeding import SHARED, cropped_side
 from convloom.data import (
     ArrayDataset,
     Augmentation,

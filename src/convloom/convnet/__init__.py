@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
+from convloom.convnet.feeding import batch_files, updates
 from convloom.convnet.gradcheck import check_grads
-from convloom.convnet.habits import batch_files, updates
 from convloom.convnet.net import Net, load, loss_of
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.optimizer import optimizer_of, train_step

@@ -1,4 +1,4 @@
-"""How cuda-convnet fed its networks, where that is not the pipeline's own habit.
+"""How cuda-convnet fed its networks, where the pipeline does otherwise.
 
 Pixels stay 0 to 255 and lose the mean image (``ArrayDataset.centred``). Minibatches are cut out of
 batch files in order, and schedules count batch files. A crop border b takes the middle in tests and

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from convloom import convnet
-from convloom.convnet.habits import cropped_side
+from convloom.convnet.feeding import cropped_side
 from convloom.data import DataError, from_arrays
 
 DATA = from_arrays(np.zeros((25, 1, 4, 4), np.uint8), np.zeros(25, int))
