@@ -33,6 +33,12 @@ def test_info() -> None:
     assert all(file["official"] for file in document["files"])
 
 
+@pytest.mark.parametrize("command", ["info", "get"])
+def test_a_folder_is_no_name(tmp_path: Path, command: str) -> None:
+    message = refused(2, "data", command, tmp_path)
+    assert f"{tmp_path} is a folder, which train, eval and others take as --data" in message
+
+
 def test_get_of_what_is_there() -> None:
     assert "digits is in " in invoke("data", "get", "digits").stdout
     assert json.loads(invoke("data", "get", "digits", "--json").stdout)["name"] == "digits"

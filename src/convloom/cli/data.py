@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -73,12 +74,11 @@ def show_list(
 def get(name: Name, data_dir: DataDir = None, as_json: Json = False, quiet: Quiet = False) -> None:
     """Fetch a data set, if it is not here, and check it."""
     from convloom.cli.runs import Download
-    from convloom.data import catalog
     from convloom.data import get as get_set
 
     output = Output(as_json, quiet)
     with as_usage():
-        catalog.get(name)
+        _check_name(name)
     with Download(output) as download:
         found = get_set(name, data_dir, progress=download)
     output.result(found.as_dict(), f"{found.name} is in {found.folder}")
@@ -89,13 +89,24 @@ def info(name: Name, data_dir: DataDir = None, as_json: Json = False) -> None:
 
     All of it is read and checked; nothing is fetched.
     """
-    from convloom.data import catalog
     from convloom.data import info as info_of
 
     with as_usage():
-        catalog.get(name)
+        _check_name(name)
     found = info_of(name, data_dir)
     Output(as_json).result(found.as_dict(), _description(found))
+
+
+def _check_name(name: str) -> None:
+    """Raises DataError for a name that no data set has; folders need no fetching or checking."""
+    from convloom.data import DataError, catalog
+
+    if catalog.find(name) is None and Path(name).is_dir():
+        raise DataError(
+            f"{name} is a folder, which train, eval and others take as --data {name}; here give "
+            f"one of {', '.join(catalog.SETS)}"
+        )
+    catalog.get(name)
 
 
 def _description(found: SetInfo) -> str:

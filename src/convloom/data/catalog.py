@@ -340,8 +340,8 @@ def get(name: str) -> KnownSet:
         close = difflib.get_close_matches(name.lower(), SETS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise DataError(
-            f"there is no data set {name!r}{hint}; give one of {', '.join(SETS)}, or a folder "
-            "with idx or CIFAR binary files, or with image files as train/CLASS/*.jpg"
+            f"there is no data set {name!r}{hint}; give one of {', '.join(SETS)}, or a folder with "
+            "idx or CIFAR files, batch files of cuda-convnet, or image files as train/CLASS/*.jpg"
         )
     return known
 
