@@ -14,6 +14,7 @@ from convloom.training import checkpoint
 from convloom.training.config import load_config
 from tests.cli.running import invoke, refused
 from tests.convnet.files import RULES, SMALL, edited
+from tests.data.tiny import idx_bytes
 
 
 def written(folder: Path, name: str, text: str) -> Path:
@@ -295,6 +296,22 @@ class TestHabits:
         assert "no layer 'fc1'; did you mean fc10? there are conv1, conv1_neuron, pool1" in message
         bad = ("features", run, "--layer", "fc10", "--out", "f.csv")
         assert ".npz or .safetensors files, not to f.csv" in refused(2, *bad)
+        larger = tmp_path / "larger"
+        larger.mkdir()
+        for name in ("train", "t10k"):
+            images, labels = np.zeros((10, 9, 9), np.uint8), np.arange(10, dtype=np.uint8)
+            (larger / f"{name}-images-idx3-ubyte").write_bytes(idx_bytes(images))
+            (larger / f"{name}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
+        message = refused(1, "eval", run, "--data", larger)
+        assert (
+            "what a border of 1 leaves of images of 8×8 pixels, those of larger are 1×9×9"
+            in message
+        )
+        lone = (run / "last.safetensors").rename(tmp_path / "lone.safetensors")
+        message = refused(1, "eval", lone, "--data", "digits")
+        assert (
+            "those of digits are 1×8×8; if it was trained with --crop-border, give its" in message
+        )
 
     def test_a_folder_of_image_files(self, tmp_path: Path, image_folder: Path) -> None:
         layers = written(tmp_path, "layers.cfg", SMALL)

@@ -103,9 +103,11 @@ class Saved:
         """
         classes, normalization = self.model.classes, self.model.normalization
         if dataset.shape != self.image_shape:
+            larger = self.origin == Origin() and dataset.shape[1] > self.image_shape[1]
+            hint = "; if it was trained with --crop-border, give its run folder" if larger else ""
             raise ConvloomError(
                 f"{self.path} takes images of {dims(self.image_shape)}, those of {dataset.name} "
-                f"are {dims(dataset.shape)}"
+                f"are {dims(dataset.shape)}{hint}"
             )
         if classes is not None and tuple(classes) != tuple(dataset.classes):
             raise ConvloomError(
@@ -167,8 +169,21 @@ def open_images(
     shape, side = network.image_shape, None
     if resize is not None or origin.border:
         side = square_of(shape, 3 if folder else shape[0])
+    if side is not None and origin.border and not folder:
+        _check_border(network, whole, side)
     fitted = network.fitted(whole if side is None else whole.centre_crop(side))
     return Images(name, folder, whole, side, fitted)
+
+
+def _check_border(network: Saved, whole: ArrayDataset, side: int) -> None:
+    """Raises ConvloomError for images of which the network's border leaves another size."""
+    border = network.origin.border
+    size = side + 2 * border
+    if whole.shape[1:] != (size, size):
+        raise ConvloomError(
+            f"{network.path} takes what a border of {border} leaves of images of {size}×{size} "
+            f"pixels, those of {whole.name} are {dims(whole.shape)}"
+        )
 
 
 def views_for(images: Images, *, ten_crop: bool, multiview: bool) -> Views | None:
