@@ -78,6 +78,15 @@ def test_a_section_without_a_layer_is_ignored_and_told() -> None:
     assert any("[conv9] is no layer of layers.cfg and is ignored" in note for note in read.notes)
 
 
+def test_files_that_were_swapped_are_told() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^params.cfg: has a type in every section; is this a lay"
+    ):
+        rules(SMALL)
+    with pytest.raises(ConfigError, match=r"\[conv1\] type is missing; is this a parameter file\?"):
+        network(RULES)
+
+
 def test_frozen_layers_are_named() -> None:
     assert frozen(rules()) == {"epsW": [], "epsB": []}
     twin = edited(SMALL, "inputs=pool1", "inputs=pool1,conv1")

@@ -177,6 +177,8 @@ class _Reader:
         return Network(self._file.name, tuple(self._layers.values()), tuple(self._notes))
 
     def _layer(self, values: Values) -> Layer:
+        if "type" not in values and ("epsW" in values or "coeff" in values):
+            raise values.error("is missing; is this a parameter file?", "type")
         kind = values.text("type")
         if kind == "data":
             return self._data(values)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from convloom.convnet import syntax
+from convloom.convnet.errors import ConfigError
 from convloom.convnet.layers import Cost, HalfSparse, Norm, Pool
 from convloom.convnet.network import Layer, Network
 from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
@@ -108,6 +109,8 @@ def read_rules(path: str | Path, network: Network, *, strict: bool = False) -> R
 
 def parse_rules(file: ConfigFile, network: Network, *, strict: bool = False) -> Rules:
     """The rules of a parameter file that is read already; see read_rules."""
+    if file.sections and all("type" in one.entries for one in file.sections.values()):
+        raise ConfigError("has a type in every section; is this a layer file?", file.name)
     notes = list(file.notes)
     rules = {}
     for layer in network.layers:
