@@ -68,6 +68,12 @@ def test_a_repeated_section_adds_and_its_last_value_wins() -> None:
     assert "[a] stands again in line 6" in file.notes[0]
 
 
+def test_the_last_of_a_repeated_key_counts_and_is_noted() -> None:
+    file = parse("[a]\nEpsW=1\nx=2\nepsw=3\n", "f.cfg")
+    assert file.sections["a"].entries["epsw"].text == "3"
+    assert file.notes == ("f.cfg: [a] epsw stands in lines 2 and 4; the last value counts",)
+
+
 def test_blanks_around_the_name_of_a_section_are_dropped_and_noted() -> None:
     file = parse("[ a ]\nx=1\n[a]\ny=2\n", "f.cfg")
     assert list(file.sections["a"].entries) == ["x", "y"]

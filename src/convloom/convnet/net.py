@@ -239,7 +239,8 @@ def load(
 ) -> Net:
     """The network of a layer file and its parameter file.
 
-    Nothing that a file names is ever run. Where its layers take initial values from functions
+    What was remedied or ignored in the files is in ``notes`` of the network. Nothing that a file
+    names is ever run. Where its layers take initial values from functions
     (initWFunc, initBFunc, initCFunc) and neither ``init_from`` nor ``allow_code`` provides them,
     initW and initB are used, and a warning says so.
 

@@ -82,7 +82,7 @@ def parse(text: str, name: str, *, strict: bool = False) -> ConfigFile:
         notes.append(f"{name}: the byte order mark at its start was skipped")
         text = text.removeprefix(_BOM)
     sections: dict[str, Section] = {}
-    for section in _sections(text, name, strict):
+    for section in _sections(text, name, strict, notes):
         plain = section.name.strip()
         if plain != section.name and not strict:
             notes.append(
@@ -108,7 +108,7 @@ def parse(text: str, name: str, *, strict: bool = False) -> ConfigFile:
     return ConfigFile(name, sections, tuple(notes))
 
 
-def _sections(text: str, name: str, strict: bool) -> Iterator[Section]:
+def _sections(text: str, name: str, strict: bool, notes: list[str]) -> Iterator[Section]:
     """Every section as it stands in the file; a repeated one comes again."""
     section: Section | None = None
     key = ""
@@ -139,6 +139,11 @@ def _sections(text: str, name: str, strict: bool) -> Iterator[Section]:
                     key,
                     value,
                     number,
+                )
+            if key in section.entries:
+                lines = f"{section.entries[key].line} and {number}"
+                notes.append(
+                    f"{name}: [{section.name}] {key} stands in lines {lines}; the last value counts"
                 )
             section.entries[key] = Entry("" if value == '""' else value, number)
         else:
