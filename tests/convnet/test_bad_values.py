@@ -15,14 +15,11 @@ from convloom.convnet.net import Net
 from convloom.convnet.network import parse_network
 from convloom.convnet.rules import parse_rules
 from convloom.convnet.syntax import parse
+from tests.convnet.files import DATA
 
-LAYERS = """
-[data]
-type=data
-dataIdx=0
-[labels]
-type=data
-dataIdx=1
+LAYERS = (
+    DATA
+    + """
 [blur0]
 type=blur
 inputs=data
@@ -153,6 +150,7 @@ gpu=0
 type=cost.sum2
 inputs=fc2
 """
+)
 
 RULES = """
 [conv1]
@@ -261,7 +259,7 @@ def _values(text: str) -> Iterator[tuple[str, str]]:
     for line in text.strip().splitlines():
         if line.startswith("["):
             section = line
-        else:
+        elif line:
             yield section, line
 
 
