@@ -16,7 +16,6 @@ import itertools
 import json
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -197,13 +196,6 @@ def _round(replay: Callable[[], None]) -> float:
     stop.record()
     torch.cuda.synchronize()
     return 1e-3 * start.elapsed_time(stop)
-
-
-def by_clock(call: Callable[[], object]) -> float:
-    """Seconds of one call, by the host's clock."""
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> str:
