@@ -419,14 +419,16 @@ class TestUpdate:
         compare(op, rates, *norm, *self.tensors(4))
 
     def test_velocity(self) -> None:
-        limits = (None, FilterLimit(False, 0.0, 0.3), None, None)
+        limits = ((), (FilterLimit(False, 0.0, 0.3),), (), ())
         rates = np.array([0.1, 0.2, 0.0, 1.0, 0.9, 0.8, 0.9, 0.0, 5e-4, 0.0, 0.1, 0.1])
         compare(VelocitySGD(limits), rates, *self.tensors(3))
         divisors = [np.arange(1, len(one) + 1) for one in self.tensors(1)]
         compare(VelocitySGD(limits, (1, 2)), rates, *self.tensors(3), *divisors[1:3])
         filters = normals((6, 4, 3, 3), 0)
-        centred = VelocitySGD((FilterLimit(True, 0.02, 0.03),))
-        compare(centred, np.array([0.1, 0.9, 0.0]), filters, normals((6, 4, 3, 3), 1), 0 * filters)
+        centred = VelocitySGD(((FilterLimit(True, 0.02, 0.03),),))
+        for op in (centred, VelocitySGD(((*centred.limits[0], FilterLimit(False, 0, 0.025)),))):
+            rates = np.array([0.1, 0.9, 0.0])
+            compare(op, rates, filters, normals((6, 4, 3, 3), 1), 0 * filters)
 
     def test_updates_happen_in_place(self) -> None:
         done = outcome(

@@ -11,7 +11,7 @@ from convloom.backends import get_backend
 from convloom.convnet.net import Net
 from convloom.convnet.optimizer import TensorRule, Velocity, optimizer_of, train_step
 from convloom.ir import ShapeError
-from convloom.ops import Op, VelocitySGD
+from convloom.ops import FilterLimit, Op, VelocitySGD
 from convloom.training.optim import OptimizerError, from_json
 from tests.backends.harness import run_op
 from tests.convnet.files import RULES, SMALL, edited, network, rules
@@ -36,9 +36,9 @@ def test_every_tensor_has_the_rates_of_its_layer() -> None:
     learning = edited(RULES, "wc=0.004", "wc=0.004\nschedW=dexp[10,2]\nwball=0.5")
     by_name = {rule.name: rule for rule in optimizer_of(net(learning), steps=10).rules}
     schedule = "dexp[tgtFactor=10,noiseStdev=0,numSteps=2]"
-    limit = (False, 0.0, 0.5)
+    limits = ((False, 0.0, 0.5),)
     assert by_name["conv1.weights.0"] == TensorRule(
-        "conv1.weights.0", 0.01, 0.9, 0.004, schedule, limit
+        "conv1.weights.0", 0.01, 0.9, 0.004, schedule, limits
     )
     assert by_name["conv1.biases"] == TensorRule("conv1.biases", 0.02, 0.8, 0.0)
     assert by_name["fc10.biases"].eps == 0.2
@@ -61,6 +61,33 @@ def test_one_step_is_the_rule_applied_to_the_gradients() -> None:
             v = rate.momentum * velocity[name] - rate.eps * (g + rate.decay * weights[name])
             velocity[name], weights[name] = v, weights[name] + v
             np.testing.assert_allclose(step.read(name), weights[name], rtol=2e-5, atol=2e-6)
+
+
+def test_a_filter_may_have_both_limits() -> None:
+    """wcNormMax is kept first, then wball, which the smaller filter then fulfils."""
+    both = "epsW=0.01\nwcNormMin=0.002\nwcNormMax=0.003\nwball=0.0025"
+    model, (x, y) = net(edited(RULES, "epsW=0.01", both)), batch()
+    (rule,) = (one for one in optimizer_of(model).rules if one.name == "conv1.weights.0")
+    assert rule.limits == ((True, 0.002, 0.003), (False, 0.0, 0.0025))
+    free = net(edited(RULES, "epsW=0.01", "epsW=0.01\nwcNormMax=0"))
+    train_step(free, x, y, device="reference")
+    w = free.state_dict()["conv1.weights.0"].astype(np.float64)
+    for row in (w := w.reshape(len(w), -1)):
+        row *= np.clip(size := np.linalg.norm(row - row.mean()) / row.size, 0.002, 0.003) / size
+        row *= min(1.0, 0.0025 / (np.linalg.norm(row) / row.size))
+    for device in DEVICES:
+        model = net(edited(RULES, "epsW=0.01", both))
+        train_step(model, x, y, device=device)
+        found = model.state_dict()["conv1.weights.0"]
+        np.testing.assert_allclose(found.reshape(w.shape), w, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "limits"),
+    [(None, ()), ([True, 0.1, 0.2], ((True, 0.1, 0.2),)), ((False, 0, 1), ((False, 0, 1),))],
+)
+def test_limits_of_older_runs_are_read(old: Any, limits: Any) -> None:
+    assert TensorRule("w", 0.1, 0.9, 0.0, "default", old).limits == limits
 
 
 def test_a_cost_coefficient_scales_gradients_and_not_the_decay() -> None:
@@ -175,10 +202,10 @@ def test_golden_updates(case: str, device: str) -> None:
     """Gradients are sums over the cases there; weights are (fan-in, filters)."""
     found = golden(case)
     p, arrays = found.params, found.arrays
-    limit = (False, 0.0, p["wball"]) if "wball" in p else None
+    limits = [FilterLimit(False, 0.0, p["wball"])] if "wball" in p else []
     if "wcNorm" in p:
-        limit = (True, *p["wcNorm"])
-    op = VelocitySGD((limit,))  # type: ignore[arg-type]
+        limits.append(FilterLimit(True, *p["wcNorm"]))
+    op = VelocitySGD((tuple(limits),))
     hyper = np.array([p["eps"], p["mom"], p["wc"]])
     w = arrays["w0"].T.copy()
     v = arrays.get("v0", np.zeros_like(arrays["w0"])).T.copy()
@@ -211,7 +238,7 @@ def test_a_golden_update_of_a_tree(case: str, device: str) -> None:
     p, arrays = found.params, found.arrays
     w, sizes = arrays["w"].T.copy(), arrays["sizes"].astype(np.int64)
     hyper, g = np.array([p["eps"], p["mom"], p["wc"]]), arrays["dw"].T / p["cases"]
-    w, v = updated(VelocitySGD((None,), (0,)), device, hyper, w, g, 0 * w, sizes)
+    w, v = updated(VelocitySGD(((),), (0,)), device, hyper, w, g, 0 * w, sizes)
     near(w, arrays["w_next"].T, device)
     near(v, arrays["v_next"].T, device)
 

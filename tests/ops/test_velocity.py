@@ -25,7 +25,7 @@ def test_the_rate_is_inside_the_velocity() -> None:
     for step, scale in enumerate((1.0, 0.5, 0.0)):
         g = normals(step + 1)
         hyper = np.array([*(scale * e for e in eps), *momentum, *decay])
-        made = evaluate(VelocitySGD((None,) * 3), hyper, *w, *g, *v)
+        made = evaluate(VelocitySGD(((),) * 3), hyper, *w, *g, *v)
         w, v = list(made[:3]), list(made[3:])
         for i in range(3):
             rate = scale * eps[i]
@@ -44,33 +44,48 @@ def test_filters_are_brought_between_the_bounds(centred: bool) -> None:
     w = rng.standard_normal((6, 3, 2, 2)) * np.array([1, 10, 0.01, 1, 100, 0]).reshape(-1, 1, 1, 1)
     limit = FilterLimit(centred, 0.05, 0.3)
     zero = np.zeros_like(w)
-    new, _ = evaluate(VelocitySGD((limit,)), np.zeros(3), w, zero, zero)
+    new, _ = evaluate(VelocitySGD(((limit,),)), np.zeros(3), w, zero, zero)
     for before, after in zip(w, new, strict=True):
         size = np.linalg.norm(before - (before.mean() if centred else 0)) / before.size
         factor = 1.0 if size == 0 else min(max(size, 0.05), 0.3) / size
         np.testing.assert_allclose(after, before * factor, rtol=1e-12)
 
 
+def test_of_several_limits_each_takes_what_the_one_before_left() -> None:
+    w = np.random.default_rng(0).standard_normal((5, 3, 2, 2)) + 3
+    zero, rates = np.zeros_like(w), np.zeros(3)
+    norm, ball = FilterLimit(True, 0.1, 0.2), FilterLimit(False, 0.0, 0.05)
+    found = w
+    for limit in (norm, ball):
+        found, _ = evaluate(VelocitySGD(((limit,),)), rates, found, zero, zero)
+    new, _ = evaluate(VelocitySGD(((norm, ball),)), rates, w, zero, zero)
+    np.testing.assert_array_equal(new, found)
+    other, _ = evaluate(VelocitySGD(((ball, norm),)), rates, w, zero, zero)
+    assert np.abs(new - other).max() > 1e-3
+    lengths = np.linalg.norm(new.reshape(5, -1), axis=1)
+    np.testing.assert_allclose(lengths, 0.05 * 12, rtol=1e-12)
+
+
 def test_rows_divide_the_rate_and_the_decay_once_more() -> None:
     w, g, v = (np.stack([x, x, x]) for x in np.random.default_rng(0).standard_normal((3, 7)))
     hyper, divisors = np.array([0.1, 0.9, 0.3]), np.array([1, 2, 40])
-    made = evaluate(VelocitySGD((None,), (0,)), hyper, w, g, v, divisors)
+    made = evaluate(VelocitySGD(((),), (0,)), hyper, w, g, v, divisors)
     for row, divisor in enumerate(divisors):
         alone = np.array([0.1 / divisor, 0.9, 0.3 / divisor])
-        expected = evaluate(VelocitySGD((None,)), alone, w[0], g[0], v[0])
+        expected = evaluate(VelocitySGD(((),)), alone, w[0], g[0], v[0])
         for ours, theirs in zip(made, expected, strict=True):
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-12)
 
 
 def test_tensors_that_do_not_belong_together_are_refused() -> None:
-    op, spec, rates = VelocitySGD((None,)), TensorSpec((2, 3)), TensorSpec((3,), "float64")
+    op, spec, rates = VelocitySGD(((),)), TensorSpec((2, 3)), TensorSpec((3,), "float64")
     with pytest.raises(ShapeError, match="take 4 tensors, got 3"):
         op.infer(rates, spec, spec)
     with pytest.raises(ShapeError, match="must have 3 rates"):
         op.infer(TensorSpec((2,), "float64"), spec, spec, spec)
     with pytest.raises(ShapeError, match="have shapes"):
         op.infer(rates, spec, TensorSpec((3, 2)), spec)
-    op = VelocitySGD((None,), (0,))
+    op = VelocitySGD(((),), (0,))
     with pytest.raises(ShapeError, match="take 5 tensors, got 4"):
         op.infer(rates, spec, spec, spec)
     for wrong in (TensorSpec((3,), "int64"), TensorSpec((2,))):

@@ -137,7 +137,7 @@ def velocity_groups(node: Node, specs: Specs) -> list[tuple[str, ...]] | None:
     assert isinstance(op, VelocitySGD)
     names = (*node.inputs[1 : 1 + 3 * op.count], *node.outputs)
     groups = [names[i : i + op.count] for i in range(0, len(names), op.count or 1)]
-    sliced = {i for i, limit in enumerate(op.limits) if limit is not None}.union(op.divided)
+    sliced = {i for i, limits in enumerate(op.limits) if limits}.union(op.divided)
     if not alike(groups, specs) or not all(rows_together(specs[groups[0][i]]) for i in sliced):
         return None
     return groups

@@ -25,13 +25,17 @@ from convloom.training.optim import Optimizer, OptimizerError
 
 _NOISE = "convnet-rate-noise"
 
+#: (centred, low, high), as ops/velocity.py explains them.
+Limit = tuple[bool, float, float]
+
 
 @dataclass(frozen=True)
 class TensorRule:
     """How one parameter learns; eps 0 freezes it.
 
     Attributes:
-        limit: (centred, low, high) of each filter's size over its number of weights, or None.
+        limits: (centred, low, high) of each filter's size over its number of weights, in the order
+            in which they are kept; one alone, or None, as older runs hold them, will do too.
         divisors: the tensor of a treefc's leaves below each node, which divide the node's eps and
             its decay both; None for others.
     """
@@ -41,16 +45,27 @@ class TensorRule:
     momentum: float
     decay: float
     schedule: str = "default"
-    limit: tuple[bool, float, float] | None = None
+    limits: tuple[Limit, ...] = ()
     divisors: str | None = None
 
+    def __post_init__(self) -> None:
+        given: Any = self.limits or ()
+        several = (given,) if given and isinstance(given[0], bool) else given
+        object.__setattr__(self, "limits", tuple(tuple(limit) for limit in several))
+
+    @property
+    def kept(self) -> tuple[FilterLimit, ...]:
+        """The limits; none where the tensor is frozen."""
+        return tuple(FilterLimit(*limit) for limit in self.limits) if self.eps else ()
+
     def in_words(self) -> dict[str, Any]:
-        """Its values, the limit as a parameter file says it."""
-        words = "none"
-        if self.limit is not None:
-            centred, low, high = self.limit
-            words = f"wcNormMin={low:g} wcNormMax={high:g}" if centred else f"wball={high:g}"
-        return {**vars(self), "limit": words}
+        """Its values, the limits as a parameter file says them."""
+        words = [
+            f"wcNormMin={low:g} wcNormMax={high:g}" if centred else f"wball={high:g}"
+            for centred, low, high in self.limits
+        ]
+        plain = {key: value for key, value in vars(self).items() if key != "limits"}
+        return {**plain, "limit": " ".join(words) or "none"}
 
 
 @dataclass(frozen=True)
@@ -150,10 +165,8 @@ class Velocity(Optimizer):
             )
         if clip:
             raise OptimizerError("Velocity: gradients cannot be clipped by their norm; use limits")
-        limits = (r.limit if r.eps and r.limit else None for r in self.rules)
         divided = (i for i, rule in enumerate(self.rules) if rule.divisors is not None)
-        limited = (None if one is None else FilterLimit(*one) for one in limits)
-        return VelocitySGD(tuple(limited), tuple(divided))
+        return VelocitySGD(tuple(rule.kept for rule in self.rules), tuple(divided))
 
     def changes_from(self, saved: Mapping[str, Any]) -> list[str] | None:
         """What an edited parameter file changes, for every tensor and rate that it changes."""
@@ -210,8 +223,7 @@ def optimizer_of(
         OptimizerError: what the file asks for is not supported.
     """
     _check_sharing(net)
-    parameters = dict(net.named_parameters())
-    rules = tuple(_rule(net, name, parameters[name].shape) for name in _learning(net))
+    rules = tuple(_rule(net, name) for name in _learning(net))
     return Velocity(rules, steps=steps, constant=constant, files=files, seed=seed)
 
 
@@ -248,7 +260,7 @@ def _learning(net: Net) -> list[str]:
     return [name for name in graph.named(Role.PARAMETER) if name in read]
 
 
-def _rule(net: Net, name: str, shape: tuple[int, ...]) -> TensorRule:
+def _rule(net: Net, name: str) -> TensorRule:
     layer, kind, *number = name.split(".")
     rule = net.rules.layers[layer]
     if kind == "biases":
@@ -261,15 +273,21 @@ def _rule(net: Net, name: str, shape: tuple[int, ...]) -> TensorRule:
         raise OptimizerError(f"{net.rules.file}: [{layer}] cannot be trained with {unknown}")
     tree = net.network[layer].type == "treefc"
     schedule = str(CONSTANT if tree else weights.schedule)
-    limit, divisors = _limit(weights, shape), f"{layer}.{DIVISORS}" if tree else None
-    return TensorRule(name, weights.eps, weights.momentum, weights.decay, schedule, limit, divisors)
+    limits, divisors = _limits(weights), f"{layer}.{DIVISORS}" if tree else None
+    return TensorRule(
+        name, weights.eps, weights.momentum, weights.decay, schedule, limits, divisors
+    )
 
 
-def _limit(rule: WeightRule, shape: tuple[int, ...]) -> tuple[bool, float, float] | None:
+def _limits(rule: WeightRule) -> tuple[Limit, ...]:
+    """wcNormMin and wcNormMax, then wball: the order in which the original kept them."""
+    limits: list[Limit] = []
     if rule.norm_max > 0:
-        return True, rule.norm_min, rule.norm_max
-    # wball times the fan-in bounds the length, so the length over the fan-in is at most wball.
-    return (False, 0.0, rule.ball) if rule.ball > 0 else None
+        limits.append((True, rule.norm_min, rule.norm_max))
+    if rule.ball > 0:
+        # wball times the fan-in bounds the length, so the length over the fan-in is at most wball.
+        limits.append((False, 0.0, rule.ball))
+    return tuple(limits)
 
 
 def train_step(net: Net, data: np.ndarray, labels: np.ndarray, *, device: str = "auto") -> float:

@@ -224,9 +224,7 @@ def _weights(values: Values, layer: Layer, notes: list[str]) -> tuple[WeightRule
 
 def unsupported(rule: WeightRule) -> str:
     """What training cannot do of a rule; empty for most."""
-    if rule.super_eps:
-        return f"superEps={rule.super_eps:g}"
-    return "wcNormMax and wball together" if rule.norm_max and rule.ball else ""
+    return f"superEps={rule.super_eps:g}" if rule.super_eps else ""
 
 
 def _biases(values: Values, layer: Layer, notes: list[str]) -> BiasRule:

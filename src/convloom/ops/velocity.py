@@ -1,6 +1,6 @@
 """The update rule of cuda-convnet: the rate inside the velocity, rates of its own for every tensor.
 
-    v = momentum v - eps g - eps decay w;  w = w + v;  then a limit on each filter's size
+    v = momentum v - eps g - eps decay w;  w = w + v;  then limits on each filter's size
 
 Source: the 2012 code's weight update. Unlike ``SGD``, a rate that falls leaves the velocity that
 earlier rates built up. Rates come from the control tensor ``hyper`` at run time: three for every
@@ -44,7 +44,7 @@ class VelocitySGD(Op):
     rounded to the parameters' dtype.
 
     Attributes:
-        limits: for each parameter its limit, or None.
+        limits: for each parameter its limits, in the order in which they are kept.
         divided: the parameters, by number, that have divisors: int64, one for each slice of
             axis 0, which divide eps and decay both.
     """
@@ -52,11 +52,11 @@ class VelocitySGD(Op):
     differentiable: ClassVar[bool] = False
     states: ClassVar[int] = 1
 
-    limits: tuple[FilterLimit | None, ...]
+    limits: tuple[tuple[FilterLimit, ...], ...]
     divided: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        limits = (None if limit is None else FilterLimit(*limit) for limit in self.limits)
+        limits = (tuple(FilterLimit(*limit) for limit in own) for own in self.limits)
         object.__setattr__(self, "limits", tuple(limits))  # a saved op holds plain tuples
 
     @property
@@ -102,7 +102,7 @@ class VelocitySGD(Op):
         count = self.count
         rates = inputs[0].reshape(len(RATES), count)
         weights, velocities = [], []
-        for i, limit in enumerate(self.limits):
+        for i, limits in enumerate(self.limits):
             w, g, v = inputs[1 + i :: count][:3]
             eps, momentum, decay = (w.dtype.type(rate) for rate in rates[:, i])
             if i in self.divisors:
@@ -110,13 +110,16 @@ class VelocitySGD(Op):
                 eps, decay = eps / rows, decay / rows
             v = momentum * v - eps * g - eps * decay * w
             velocities.append(v)
-            weights.append(w + v if limit is None else limited(w + v, limit))
+            w = w + v
+            for limit in limits:
+                w = limited(w, limit)
+            weights.append(w)
         return (*weights, *velocities)
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         sizes = [spec.size for spec in outputs[: self.count]]
         limits = zip(sizes, self.limits, strict=True)
-        return sum(7 * size + (0 if limit is None else 4 * size) for size, limit in limits)
+        return sum((7 + 4 * len(own)) * size for size, own in limits)
 
 
 def limited(w: np.ndarray, limit: FilterLimit) -> np.ndarray:

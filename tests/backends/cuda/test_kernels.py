@@ -745,13 +745,14 @@ class TestUpdate:
         check(trials, backend, rung)
 
     def test_velocity(self, backend: Backend, rung: str) -> None:
-        limits = (None, FilterLimit(False, 0.0, 0.3), None, None, FilterLimit(True, 0.02, 0.03))
+        ball, norm = FilterLimit(False, 0.0, 0.3), FilterLimit(True, 0.02, 0.03)
+        limits = ((), (ball,), (), (), (norm, ball))
         rates = np.array([0.1, 0.2, 0.0, 1.0, 0.3, 0.1] + [0.9] * 6 + [5e-4, 0, 0.1, 0, 0.1, 0])
         given = (rates, *self.tensors(3))
         divisors = [np.arange(1, shape[0] + 1) for shape in self.SHAPES]
-        some = VelocitySGD((*limits, None), (1, 3, 4))
+        some = VelocitySGD((*limits, ()), (1, 3, 4))
         trials = [
-            Trial(VelocitySGD((*limits, None)), given),
+            Trial(VelocitySGD((*limits, ())), given),
             Trial(some, (*given, divisors[1], divisors[3], divisors[4])),
         ]
         check(trials, backend, rung)

@@ -30,8 +30,8 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
     build = Builder(specs)
     items = sum(ceil_div(size, CHUNK) for size in sizes)
     build.add("velocity_sgd", {"COUNT": op.count, "CHUNK": CHUNK}, arguments, items)
-    for name, limit in zip(node.outputs, op.limits, strict=False):
-        if limit is not None:
+    for name, limits in zip(node.outputs, op.limits, strict=False):
+        for limit in limits:
             filters = specs[name].shape[0]
             facts = (specs[name].size // filters, limit.low, limit.high)
             constants = {"CENTRED": int(limit.centred)}

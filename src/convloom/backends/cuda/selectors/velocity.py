@@ -19,14 +19,14 @@ def _each_parameter(node: Node, specs: Specs) -> Selection | None:
         return None
     build, hyper = Builder(specs), Tensor(node.inputs[0])
     for i, mine in enumerate(zip(*groups, strict=True)):
-        first, limit, divided = specs[mine[0]], op.limits[i], i in op.divisors
+        first, divided = specs[mine[0]], i in op.divisors
         filters = first.shape[0] if first.shape else 1
         divisors: Argument = Tensor(node.inputs[op.divisors[i]]) if divided else ABSENT
         own = (Tensor(name) for name in mine)
         rows = (divisors, first.size // max(filters, 1))
         arguments: tuple[Argument, ...] = (hyper, i, op.count, *own, first.size, *rows)
         build.each("velocity_sgd/naive", {"DIVIDED": int(divided)}, arguments, first.size)
-        if limit is not None:
+        for limit in op.limits[i]:
             facts = (filters, first.size // filters, limit.low, limit.high)
             constants, new = {"CENTRED": int(limit.centred)}, Tensor(node.outputs[i])
             build.each("limit_filters/naive", constants, (new, *facts), filters)
