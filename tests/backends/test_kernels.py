@@ -424,6 +424,16 @@ class TestUpdate:
         compare(VelocitySGD(limits), rates, *self.tensors(3))
         divisors = [np.arange(1, len(one) + 1) for one in self.tensors(1)]
         compare(VelocitySGD(limits, (1, 2)), rates, *self.tensors(3), *divisors[1:3])
+        means = self.tensors(2)
+        adaptive = VelocitySGD(limits, (1,), ((1, 0.3), (2, 1.5)))
+        compare(adaptive, rates, *self.tensors(3), *means[1:3], *means[5:7], divisors[1])
+        special = [np.resize(SPECIAL, 50) + normals((50,), i) for i in range(5)]
+        for op, count in ((VelocitySGD(((),)), 3), (VelocitySGD(((),), (), ((0, 1.5),)), 5)):
+            compare(
+                op,
+                np.array([0.1, 0.9, 0.2]),
+                *(np.roll(x, i) for i, x in enumerate(special[:count])),
+            )
         filters = normals((6, 4, 3, 3), 0)
         centred = VelocitySGD(((FilterLimit(True, 0.02, 0.03),),))
         for op in (centred, VelocitySGD(((*centred.limits[0], FilterLimit(False, 0, 0.025)),))):

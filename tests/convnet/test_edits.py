@@ -179,6 +179,7 @@ EDITS = [
         "conv1.weights.0: limit was none, it is wcNormMin=0 wcNormMax=0.001",
     ),
     ("epsW=0.01", "epsW=0.005", "conv1.weights.0: eps was 0.01, it is 0.005"),
+    ("wc=0.004", "wc=0.004\nsuperEps=1", "conv1.weights.0: superEps was 0.0, it is 1.0"),
     ("epsW=0\n", "epsW=0.01\n", "fc10.weights.0: eps was 0.0, it is 0.01"),
     ("epsB=0.02", "epsB=0", "conv1.biases: eps was 0.02, it is 0.0"),
 ]
@@ -226,6 +227,18 @@ def test_a_cost_switched_on_begins_what_only_it_reaches_with_velocity_0(begun: P
     ends = "side.biases does not learn from now on; its velocity ends"
     assert f"{last}: {ends}" in [str(one.message) for one in said]
     assert "side.weights.0.velocity" not in off.engine.state()
+
+
+def test_means_of_gradients_end_where_super_eps_does(begun: Path) -> None:
+    params, out = edited(PARAMS, "wc=0.004", "wc=0.004\nsuperEps=1"), begun.parent / "adaptive"
+    trained(params, 1, out)
+    last = out / checkpoint.LAST
+    assert checkpoint.load(last).state["conv1.weights.0.grad_square"].any()
+    with pytest.warns(UserWarning, match="conv1.weights.0: superEps was 1.0, it is 0.0 from now"):
+        off = trained(PARAMS, 2, None, resume=last)
+    assert "conv1.weights.0.grad_square" not in off.engine.state()
+    for name, value in by_hand(PARAMS, last).items():
+        np.testing.assert_array_equal(off.engine.state()[name], value, err_msg=name)
 
 
 def test_nothing_is_said_where_nothing_was_edited(begun: Path) -> None:

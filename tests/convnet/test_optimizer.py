@@ -182,18 +182,34 @@ def test_training_lowers_the_loss() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            edited(RULES, "epsW=0.01", "epsW=0.01\nsuperEps=1"),
-            r"params.cfg: \[conv1\] cannot be trained with superEps=1",
-        ),
-    ],
-)
-def test_what_is_not_supported_says_so(text: str, message: str) -> None:
-    with pytest.raises(OptimizerError, match=message):
-        optimizer_of(net(text))
+@pytest.mark.parametrize("device", DEVICES)
+def test_super_eps_divides_gradients_by_their_size(device: str) -> None:
+    """Of conv1's weights alone; its biases and the layers without one learn as ever."""
+    model, (x, y) = net(edited(RULES, "wc=0.004", "wc=0.004\nsuperEps=0.5")), batch()
+    w = model.state_dict()["conv1.weights.0"]
+    step = cl.compile(
+        model, model.cost.loss, optimizer_of(model), batch_size=6, input_shape=(3, 16, 16),
+        device=device,
+    )  # fmt: skip
+    v, mean, square = np.zeros((3, *w.shape))
+    for _ in range(2):
+        step(x, y)
+        g = step.read("conv1.weights.0.grad").astype(np.float64)
+        mean, square = 0.9 * mean + 0.1 * g, 0.9 * square + 0.1 * g * g
+        v = 0.9 * v - 0.01 * g / np.sqrt(square + mean + 0.5)
+        w = w + v
+        near(step.read("conv1.weights.0"), w, "cpu")
+    near(step.read("conv1.weights.0.grad_mean"), mean, "cpu")
+    near(step.read("conv1.weights.0.grad_square"), square, "cpu")
+    with pytest.raises(KeyError):
+        step.read("fc10.weights.0.grad_mean")
+
+
+def test_a_frozen_tensor_has_no_mean_gradient() -> None:
+    model = net(edited(RULES, "epsW=0.01", "epsW=0\nsuperEps=1"))
+    rule = optimizer_of(model)
+    names = [one.name for one in rule.rules]
+    assert rule.kept(names) == tuple(f"{name}.velocity" for name in names)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -103,9 +103,21 @@ def test_older_names_are_told() -> None:
     assert any("[conv1] sched is an older name" in note for note in read.notes)
 
 
-def test_what_training_cannot_do_is_told() -> None:
-    read = rules(edited(RULES, "epsW=0.01", "epsW=0.01\nsuperEps=1"))
-    assert "[conv1] can be read, but not trained with superEps=1" in read.notes
+@pytest.mark.parametrize(
+    ("floor", "decay", "told"),
+    [
+        ("0", "0.004", []),
+        ("0.5", "0", []),
+        ("0.5", "0.004", ["wc does nothing where superEps is given"]),
+        ("0.25", "0", ["superEps=0.25 may make weights that are not finite"]),
+    ],
+)
+def test_what_super_eps_does_not_do_is_told(floor: str, decay: str, told: list[str]) -> None:
+    learning = edited(RULES, "wc=0.004", f"wc={decay}\nsuperEps={floor}")
+    notes = rules(learning).notes
+    assert len(notes) == len(told)
+    for note, wanted in zip(notes, told, strict=True):
+        assert note.startswith(f"[conv1] {wanted}")
 
 
 @pytest.mark.parametrize(

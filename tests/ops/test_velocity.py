@@ -77,6 +77,55 @@ def test_rows_divide_the_rate_and_the_decay_once_more() -> None:
             np.testing.assert_allclose(ours[row], theirs, rtol=1e-12)
 
 
+def test_gradients_are_divided_by_their_size_of_late() -> None:
+    """superEps, step by step as it is written; the file's momentum is that of the means."""
+    eps, momentum, floor = 0.1, 0.6, 0.3
+    rng = np.random.default_rng(0)
+    w, v, mean, square = rng.standard_normal((5, 7)), *np.zeros((3, 5, 7))
+    op, rates = VelocitySGD(((),), (), ((0, floor),)), np.array([eps, momentum, 0.5])
+    ours = w, v, mean, square
+    for _ in range(4):
+        g = rng.standard_normal((5, 7))
+        mean = momentum * mean + (1 - momentum) * g
+        square = momentum * square + (1 - momentum) * g**2
+        v = 0.9 * v - eps * g / np.sqrt(square + mean + floor)
+        w = w + v
+        ours = evaluate(op, rates, ours[0], g, *ours[1:])
+        for got, wanted in zip(ours, (w, v, mean, square), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-15)
+
+
+def test_a_root_of_a_number_below_0_is_nan_and_a_floor_above_a_quarter_is_safe() -> None:
+    g, zero = np.linspace(-2, 2, 401), np.zeros(401)
+    rates = np.array([0.1, 0.0, 0.0])
+    for floor, lost in ((0.1, True), (0.2500001, False)):
+        new_w, *_ = evaluate(VelocitySGD(((),), (), ((0, floor),)), rates, *[zero, g], *[zero] * 3)
+        assert np.isnan(new_w).any() == lost
+
+
+def test_the_states_of_several_parameters_keep_their_places() -> None:
+    """Parameters 0 and 2 are divided by their sizes, 2 has divisors and a limit too."""
+    rng, ball = np.random.default_rng(0), FilterLimit(False, 0.0, 0.02)
+    w, g, v = (rng.standard_normal((3, 4, 6)) for _ in range(3))
+    means, squares, divisors = *rng.random((2, 2, 4, 6)), np.array([1, 2, 3, 9])
+    rates = np.array([0.1, 0.2, 0.3, 0.9, 0.8, 0.7, 0.5, 0.4, 0.3])
+    op = VelocitySGD(((), (), (ball,)), (2,), ((0, 0.4), (2, 0.5)))
+    made = evaluate(op, rates, *w, *g, *v, *means, *squares, divisors)
+    assert len(made) == op.arity_out == 10
+    for i, own in enumerate((0, None, 1)):
+        states = [] if own is None else [means[own], squares[own]]
+        one = VelocitySGD(
+            op.limits[i : i + 1],
+            (0,) if i == 2 else (),
+            () if own is None else ((0, op.adaptive[own][1]),),
+        )
+        more = [divisors] if i == 2 else []
+        alone = evaluate(one, rates[i::3], w[i], g[i], v[i], *states, *more)
+        places = [i, 3 + i] + ([] if own is None else [6 + own, 8 + own])
+        for place, wanted in zip(places, alone, strict=True):
+            np.testing.assert_array_equal(made[place], wanted)
+
+
 def test_tensors_that_do_not_belong_together_are_refused() -> None:
     op, spec, rates = VelocitySGD(((),)), TensorSpec((2, 3)), TensorSpec((3,), "float64")
     with pytest.raises(ShapeError, match="take 4 tensors, got 3"):
@@ -85,6 +134,11 @@ def test_tensors_that_do_not_belong_together_are_refused() -> None:
         op.infer(TensorSpec((2,), "float64"), spec, spec, spec)
     with pytest.raises(ShapeError, match="have shapes"):
         op.infer(rates, spec, TensorSpec((3, 2)), spec)
+    op = VelocitySGD(((),), (), ((0, 1.0),))
+    with pytest.raises(ShapeError, match="take 6 tensors, got 4"):
+        op.infer(rates, spec, spec, spec)
+    with pytest.raises(ShapeError, match="have shapes"):
+        op.infer(rates, spec, spec, spec, spec, TensorSpec((3, 2)))
     op = VelocitySGD(((),), (0,))
     with pytest.raises(ShapeError, match="take 5 tensors, got 4"):
         op.infer(rates, spec, spec, spec)

@@ -127,20 +127,54 @@ def rows_together(spec: TensorSpec) -> bool:
     return spec.layout.order is None or spec.layout.order[0] == 0
 
 
-def velocity_groups(node: Node, specs: Specs) -> list[tuple[str, ...]] | None:
-    """The names of all w, g, v, new w and new v of a VelocitySGD, if kernels can update them.
+@dataclass(frozen=True)
+class Learning:
+    """The tensors of one parameter in a VelocitySGD, by name.
 
-    All are float32 and lie as their parameter does; slices of axis 0 lie one by one where they are
-    limited or have divisors.
+    Attributes:
+        floor: superEps; 0 for a gradient that is not divided by its size.
+        means, new_means: the gradient's running mean and that of its square; empty without.
+        divisors: None without.
+        row: elements that share a divisor; 0 without divisors.
+    """
+
+    w: str
+    g: str
+    v: str
+    new_w: str
+    new_v: str
+    means: tuple[str, ...]
+    new_means: tuple[str, ...]
+    floor: float
+    divisors: str | None
+    row: int
+
+
+def learning(node: Node, specs: Specs) -> list[Learning] | None:
+    """The parameters of a VelocitySGD, if kernels can update them.
+
+    All tensors are float32 and lie as their parameter does; slices of axis 0 lie one by one where
+    they are limited or have divisors.
     """
     op = node.op
     assert isinstance(op, VelocitySGD)
-    names = (*node.inputs[1 : 1 + 3 * op.count], *node.outputs)
-    groups = [names[i : i + op.count] for i in range(0, len(names), op.count or 1)]
-    sliced = {i for i, limits in enumerate(op.limits) if limits}.union(op.divided)
-    if not alike(groups, specs) or not all(rows_together(specs[groups[0][i]]) for i in sliced):
-        return None
-    return groups
+    new = {node.inputs[into]: node.outputs[out] for out, into in op.inplace.items()}
+    floors, found = dict(op.adaptive), []
+    for i, own in enumerate(op.operands):
+        w, g, v, *means = (node.inputs[at] for at in (own.w, own.g, own.v, *(own.means or ())))
+        made = [new[name] for name in (w, v, *means)]
+        every = (w, g, v, *means, *made)
+        if not alike([(w,) * len(every), every], specs):
+            return None
+        sliced = op.limits[i] or own.divisors is not None
+        if sliced and not rows_together(specs[w]):
+            return None
+        divisors = None if own.divisors is None else node.inputs[own.divisors]
+        row = specs[w].size // max(specs[w].shape[0], 1) if divisors else 0
+        new_w, new_v, *new_means = made
+        tensors, floor = (w, g, v, new_w, new_v), floors.get(i, 0.0)
+        found.append(Learning(*tensors, tuple(means), tuple(new_means), floor, divisors, row))
+    return found
 
 
 def rows_of_trees(node: Node, specs: Specs) -> bool:

@@ -15,13 +15,13 @@ from convloom import random
 from convloom.compiler.rewrite import without_dead_code
 from convloom.convnet.modules.tree import DIVISORS
 from convloom.convnet.net import Net
-from convloom.convnet.rules import BiasRule, WeightRule, unsupported
+from convloom.convnet.rules import BiasRule, WeightRule
 from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
 from convloom.ir import Role, ShapeError
 from convloom.ops import FilterLimit, VelocitySGD
 from convloom.ops.base import Op
 from convloom.training import compile
-from convloom.training.optim import Optimizer, OptimizerError
+from convloom.training.optim import Optimizer, OptimizerError, from_json
 
 _NOISE = "convnet-rate-noise"
 
@@ -38,6 +38,8 @@ class TensorRule:
             in which they are kept; one alone, or None, as older runs hold them, will do too.
         divisors: the tensor of a treefc's leaves below each node, which divide the node's eps and
             its decay both; None for others.
+        super_eps: where positive, gradients are divided by their own size, which is averaged with
+            ``momentum``; the velocity's is then 0.9, and there is no decay.
     """
 
     name: str
@@ -47,6 +49,7 @@ class TensorRule:
     schedule: str = "default"
     limits: tuple[Limit, ...] = ()
     divisors: str | None = None
+    super_eps: float = 0.0
 
     def __post_init__(self) -> None:
         given: Any = self.limits or ()
@@ -54,23 +57,30 @@ class TensorRule:
         object.__setattr__(self, "limits", tuple(tuple(limit) for limit in several))
 
     @property
-    def kept(self) -> tuple[FilterLimit, ...]:
+    def adaptive(self) -> bool:
+        """Whether the tensor learns, and by gradients that are divided by their size."""
+        return self.eps > 0 and self.super_eps > 0
+
+    @property
+    def bounds(self) -> tuple[FilterLimit, ...]:
         """The limits; none where the tensor is frozen."""
         return tuple(FilterLimit(*limit) for limit in self.limits) if self.eps else ()
 
     def in_words(self) -> dict[str, Any]:
-        """Its values, the limits as a parameter file says them."""
+        """Its values, limits and superEps as a parameter file says them."""
         words = [
             f"wcNormMin={low:g} wcNormMax={high:g}" if centred else f"wball={high:g}"
             for centred, low, high in self.limits
         ]
-        plain = {key: value for key, value in vars(self).items() if key != "limits"}
-        return {**plain, "limit": " ".join(words) or "none"}
+        plain = {**vars(self), "limit": " ".join(words) or "none", "superEps": self.super_eps}
+        return {key: value for key, value in plain.items() if key not in ("limits", "super_eps")}
 
 
 @dataclass(frozen=True)
 class Velocity(Optimizer):
     """v = momentum v - eps (g + decay w); w = w + v, then limits: cuda-convnet's rule.
+
+    ops/velocity.py has the formulas.
 
     Args:
         rules: one a parameter.
@@ -116,6 +126,13 @@ class Velocity(Optimizer):
     def slots(self) -> tuple[str, ...]:
         names = [rule.name for rule in self.rules]
         return tuple(f"{rate}:{name}" for rate in ("eps", "momentum", "decay") for name in names)
+
+    def kept(self, names: Sequence[str]) -> tuple[str, ...]:
+        rules = {rule.name: rule for rule in self.rules}
+        adaptive = [name for name in names if name in rules and rules[name].adaptive]
+        return super().kept(names) + tuple(
+            f"{name}.{suffix}" for suffix in ("grad_mean", "grad_square") for name in adaptive
+        )
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -166,7 +183,9 @@ class Velocity(Optimizer):
         if clip:
             raise OptimizerError("Velocity: gradients cannot be clipped by their norm; use limits")
         divided = (i for i, rule in enumerate(self.rules) if rule.divisors is not None)
-        return VelocitySGD(tuple(rule.kept for rule in self.rules), tuple(divided))
+        floors = ((i, one.super_eps) for i, one in enumerate(self.rules) if one.adaptive)
+        limits = tuple(rule.bounds for rule in self.rules)
+        return VelocitySGD(limits, tuple(divided), tuple(floors))
 
     def changes_from(self, saved: Mapping[str, Any]) -> list[str] | None:
         """What an edited parameter file changes, for every tensor and rate that it changes."""
@@ -187,18 +206,25 @@ class Velocity(Optimizer):
             for name, value in rule.in_words().items():
                 if (before := old.in_words()[name]) != value:
                     found.append(f"{rule.name}: {name} was {before}, it is {value} from now on")
-        ended = self.differing(then)[1]
+        learning = {rule.name for rule in self.rules}
+        ended = (name for name in rules if name not in learning)
         return found + [f"{name} does not learn from now on; its velocity ends" for name in ended]
 
     def differing(self, saved: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        now, then = {rule.name for rule in self.rules}, _saved_rules(saved)
-        begun = tuple(rule.name for rule in self.rules if rule.name not in then)
+        now, then = _states(self), _states(from_json(saved))
+        begun = tuple(name for name in now if name not in then)
         return begun, tuple(name for name in then if name not in now)
 
     def to_json(self) -> dict[str, Any]:
         plain = super().to_json()
         rules = [list(vars(rule).values()) for rule in self.rules]
         return {key: value for key, value in plain.items() if key[0] != "_"} | {"rules": rules}
+
+
+def _states(optimizer: Optimizer) -> tuple[str, ...]:
+    """The states for all parameters that there are rules for."""
+    assert isinstance(optimizer, Velocity)
+    return optimizer.kept([rule.name for rule in optimizer.rules])
 
 
 def _saved_rules(saved: Mapping[str, Any]) -> dict[str, TensorRule]:
@@ -220,7 +246,7 @@ def optimizer_of(
         files: updates of each batch file of an epoch, in place of ``constant``; see ``updates``.
 
     Raises:
-        OptimizerError: what the file asks for is not supported.
+        OptimizerError: rates by which nothing, or not all that is shared, can learn.
     """
     _check_sharing(net)
     rules = tuple(_rule(net, name) for name in _learning(net))
@@ -268,14 +294,17 @@ def _rule(net: Net, name: str) -> TensorRule:
         biases = rule.biases
         return TensorRule(name, biases.eps, biases.momentum, 0.0, str(biases.schedule))
     weights = rule.weights[int(number[0])]
-    unknown = unsupported(weights)
-    if unknown:
-        raise OptimizerError(f"{net.rules.file}: [{layer}] cannot be trained with {unknown}")
     tree = net.network[layer].type == "treefc"
     schedule = str(CONSTANT if tree else weights.schedule)
-    limits, divisors = _limits(weights), f"{layer}.{DIVISORS}" if tree else None
     return TensorRule(
-        name, weights.eps, weights.momentum, weights.decay, schedule, limits, divisors
+        name,
+        weights.eps,
+        weights.momentum,
+        weights.decay,
+        schedule,
+        _limits(weights),
+        f"{layer}.{DIVISORS}" if tree else None,
+        weights.super_eps,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from convloom.convnet.network import Layer, Network
 from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
 from convloom.convnet.syntax import ConfigFile, Section
 from convloom.convnet.values import Values
+
+#: What superEps must be more than, so that a square root is never of a number below 0.
+LEAST_FLOOR = 0.25
 
 #: Older names that the final code read past.
 _IGNORED = ("wcnorm", "sched")
@@ -28,7 +31,8 @@ class WeightRule:
         norm_min, norm_max: bounds of a filter's deviation over its fan-in; no bound where
             ``norm_max`` is 0.
         ball: bound of a filter's length over its fan-in; none where 0.
-        super_eps: where positive, rates are divided by the gradient's running size.
+        super_eps: where positive, gradients are divided by their own size, as ops/velocity.py has
+            it; ``decay`` then does nothing.
     """
 
     eps: float
@@ -217,14 +221,21 @@ def _weights(values: Values, layer: Layer, notes: list[str]) -> tuple[WeightRule
         WeightRule(eps, momentum[i], decay[i], ball[i], low[i], high[i], super_eps, falling)
         for i, (eps, falling) in enumerate(rates)
     )
-    unknown = dict.fromkeys(filter(None, map(unsupported, rules)))
-    notes += [f"[{layer.name}] can be read, but not trained with {name}" for name in unknown]
+    notes += _adaptive_notes(layer.name, rules)
     return rules
 
 
-def unsupported(rule: WeightRule) -> str:
-    """What training cannot do of a rule; empty for most."""
-    return f"superEps={rule.super_eps:g}" if rule.super_eps else ""
+def _adaptive_notes(name: str, rules: Sequence[WeightRule]) -> Iterator[str]:
+    """What a person may not expect of superEps."""
+    floor = rules[0].super_eps
+    if floor and any(rule.decay for rule in rules):
+        yield f"[{name}] wc does nothing where superEps is given, as in the original"
+    if 0 < floor <= LEAST_FLOOR:
+        yield (
+            f"[{name}] superEps={floor:g} may make weights that are not finite: the original adds "
+            f"the mean gradient under the root, which only a superEps above {LEAST_FLOOR:g} makes "
+            "safe"
+        )
 
 
 def _biases(values: Values, layer: Layer, notes: list[str]) -> BiasRule:

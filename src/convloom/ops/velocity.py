@@ -6,6 +6,14 @@ Source: the 2012 code's weight update. Unlike ``SGD``, a rate that falls leaves 
 earlier rates built up. Rates come from the control tensor ``hyper`` at run time: three for every
 parameter, first all eps, then all momenta, then all decays. Where the rows of a parameter learn
 for different numbers of classes, as in a softmax tree, both eps and decay are divided by these.
+
+With ``superEps`` a parameter's gradient is divided by its own size of late, as it was written then:
+
+    m = momentum m + (1 - momentum) g;  s = momentum s + (1 - momentum) g²
+    v = 0.9 v - eps g / sqrt(s + m + superEps);  w = w + v
+
+There is no decay, and as m is added where its square might have been subtracted, the root may be of
+a number below 0, which gives NaN: s + m is never below -1/4, so a superEps above it is safe.
 """
 
 from __future__ import annotations
@@ -21,6 +29,8 @@ from convloom.ops.base import Op, quiet
 
 #: Rates of one parameter, in the order of ``hyper``.
 RATES = ("eps", "momentum", "decay")
+#: Momentum of the velocity where gradients are divided by their size.
+ADAPTIVE_MOMENTUM = 0.9
 
 
 class FilterLimit(NamedTuple):
@@ -36,24 +46,41 @@ class FilterLimit(NamedTuple):
     high: float
 
 
+class Operands(NamedTuple):
+    """The inputs of an update that belong to one parameter, by their numbers.
+
+    Attributes:
+        means: the running mean of its gradient, and of that squared; None without.
+        divisors: what its rates are divided by; None without.
+    """
+
+    w: int
+    g: int
+    v: int
+    means: tuple[int, int] | None
+    divisors: int | None
+
+
 @dataclass(frozen=True)
 class VelocitySGD(Op):
-    """Inputs (hyper, w_1..w_n, g_1..g_n, v_1..v_n, divisors); outputs (w_1'..w_n', v_1'..v_n').
+    """Inputs (hyper, w_1..w_n, g_1..g_n, v_1..v_n, means, squares, divisors); outputs the new
+    (w_1'..w_n', v_1'..v_n', means, squares), which take their inputs' places.
 
-    Outputs take their inputs' places. ``hyper`` is float64 (3 n,). States start at 0. The rates are
-    rounded to the parameters' dtype.
+    ``hyper`` is float64 (3 n,). States start at 0. The rates are rounded to the parameters' dtype.
 
     Attributes:
         limits: for each parameter its limits, in the order in which they are kept.
         divided: the parameters, by number, that have divisors: int64, one for each slice of
             axis 0, which divide eps and decay both.
+        adaptive: (parameter, superEps) of those whose gradients are divided by their size; these
+            have a mean and a mean of squares among the states.
     """
 
     differentiable: ClassVar[bool] = False
-    states: ClassVar[int] = 1
 
     limits: tuple[tuple[FilterLimit, ...], ...]
     divided: tuple[int, ...] = ()
+    adaptive: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         limits = (tuple(FilterLimit(*limit) for limit in own) for own in self.limits)
@@ -65,61 +92,78 @@ class VelocitySGD(Op):
         return len(self.limits)
 
     @property
-    def divisors(self) -> Mapping[int, int]:
-        """{parameter: the input that holds its divisors}."""
-        return {i: 1 + 3 * self.count + place for place, i in enumerate(self.divided)}
+    def operands(self) -> tuple[Operands, ...]:
+        """Where each parameter's tensors are among the inputs."""
+        count, states = self.count, len(self.adaptive)
+        first = 1 + 3 * count
+        last = first + 2 * states
+        means = {i: (first + at, first + states + at) for at, (i, _) in enumerate(self.adaptive)}
+        divisors = {i: last + at for at, i in enumerate(self.divided)}
+        return tuple(
+            Operands(1 + i, 1 + count + i, 1 + 2 * count + i, means.get(i), divisors.get(i))
+            for i in range(count)
+        )
 
     @property
     def arity_out(self) -> int:
-        return 2 * self.count
+        return 2 * self.count + 2 * len(self.adaptive)
 
     @property
     def inplace(self) -> Mapping[int, int]:
         count = self.count
-        return {i: 1 + i + (count if i >= count else 0) for i in range(2 * count)}
+        return {i: 1 + i + (count if i >= count else 0) for i in range(self.arity_out)}
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         count = self.count
-        wanted = 1 + 3 * count + len(self.divided)
+        wanted = 1 + 3 * count + 2 * len(self.adaptive) + len(self.divided)
         if len(inputs) != wanted:
             raise ShapeError(f"{count} parameters take {wanted} tensors, got {len(inputs)}")
         if inputs[0].shape != (len(RATES) * count,):
             raise ShapeError(f"hyper must have {len(RATES) * count} rates, has {inputs[0].shape}")
-        groups = [inputs[1 + i :: count][:3] for i in range(count)]
-        for i, group in enumerate(groups):
-            if any(spec.shape != group[0].shape for spec in group):
-                shapes = [spec.shape for spec in group]
-                raise ShapeError(f"parameter {i}, its gradient and velocity have shapes {shapes}")
-        for i, place in self.divisors.items():
-            rows = groups[i][0].shape[:1]
-            if inputs[place] != TensorSpec(rows, "int64"):
+        for i, own in enumerate(self.operands):
+            shapes = [inputs[at].shape for at in (own.w, own.g, own.v, *(own.means or ()))]
+            if any(shape != shapes[0] for shape in shapes):
+                raise ShapeError(f"parameter {i}, its gradient and states have shapes {shapes}")
+            rows = shapes[0][:1]
+            if own.divisors is not None and inputs[own.divisors] != TensorSpec(rows, "int64"):
                 raise ShapeError(f"the divisors of parameter {i} must be {rows} int64")
-        kept = (*inputs[1 : 1 + count], *inputs[1 + 2 * count : 1 + 3 * count])
+        kept = (inputs[self.inplace[i]] for i in range(self.arity_out))
         return tuple(TensorSpec(spec.shape, spec.dtype) for spec in kept)
 
     @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        count = self.count
-        rates = inputs[0].reshape(len(RATES), count)
-        weights, velocities = [], []
-        for i, limits in enumerate(self.limits):
-            w, g, v = inputs[1 + i :: count][:3]
+        rates, floors = inputs[0].reshape(len(RATES), self.count), dict(self.adaptive)
+        new = dict[int, np.ndarray]()
+        for i, own in enumerate(self.operands):
+            w, g, v = (inputs[at] for at in (own.w, own.g, own.v))
             eps, momentum, decay = (w.dtype.type(rate) for rate in rates[:, i])
-            if i in self.divisors:
-                rows = inputs[self.divisors[i]].astype(w.dtype).reshape(-1, *(1,) * (w.ndim - 1))
+            if own.divisors is not None:
+                rows = inputs[own.divisors].astype(w.dtype).reshape(-1, *(1,) * (w.ndim - 1))
                 eps, decay = eps / rows, decay / rows
-            v = momentum * v - eps * g - eps * decay * w
-            velocities.append(v)
-            w = w + v
-            for limit in limits:
-                w = limited(w, limit)
-            weights.append(w)
-        return (*weights, *velocities)
+            if own.means is None:
+                v = momentum * v - eps * g - eps * decay * w
+            else:
+                mean, square = (
+                    momentum * inputs[at] + (1 - momentum) * value
+                    for at, value in zip(own.means, (g, g * g), strict=True)
+                )
+                size = np.sqrt(square + mean + w.dtype.type(floors[i]))
+                v = w.dtype.type(ADAPTIVE_MOMENTUM) * v - eps * g / size
+                new |= zip(own.means, (mean, square), strict=True)
+            new |= {own.v: v, own.w: _within(w + v, self.limits[i])}
+        return tuple(new[self.inplace[i]] for i in range(self.arity_out))
 
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         sizes = [spec.size for spec in outputs[: self.count]]
         limits = zip(sizes, self.limits, strict=True)
-        return sum((7 + 4 * len(own)) * size for size, own in limits)
+        more = sum(9 * sizes[i] for i, _ in self.adaptive)
+        return more + sum((7 + 4 * len(own)) * size for size, own in limits)
+
+
+def _within(w: np.ndarray, limits: Sequence[FilterLimit]) -> np.ndarray:
+    for limit in limits:
+        w = limited(w, limit)
+    return w
 
 
 def limited(w: np.ndarray, limit: FilterLimit) -> np.ndarray:

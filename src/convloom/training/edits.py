@@ -26,8 +26,8 @@ class Edits:
     Attributes:
         settings: see ``checkpoint.describe``.
         network: see ``checkpoint.network_text``.
-        state: the checkpoint's tensors as the run goes on with them: the states of parameters that
-            learn only now begin at 0, those of parameters that learn no more are gone.
+        state: the checkpoint's tensors as the run goes on with them: states that are needed only
+            now begin at 0, those that are needed no more are gone.
         changes: a line for each value that differs.
     """
 
@@ -74,10 +74,8 @@ def _network_as_saved(
 def _continued(
     trainer: Trainer, optimizer: Mapping[str, Any], state: Mapping[str, np.ndarray]
 ) -> Mapping[str, np.ndarray]:
-    """The state, with zeros for parameters that begin to learn, and without those that end."""
+    """The state, with zeros for what the update keeps only now, and without what it did before."""
     begun, ended = trainer.optimizer.differing(optimizer)
-    held, states = trainer.engine.state(), trainer.optimizer.states
-    gone = {f"{name}.{suffix}" for name in ended for suffix in states}
-    new = [f"{name}.{suffix}" for name in begun for suffix in states]
-    kept = {name: value for name, value in state.items() if name not in gone}
-    return kept | {name: np.zeros_like(held[name]) for name in new if name in held}
+    held = trainer.engine.state()
+    kept = {name: value for name, value in state.items() if name not in ended}
+    return kept | {name: np.zeros_like(held[name]) for name in begun if name in held}

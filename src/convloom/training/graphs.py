@@ -50,11 +50,6 @@ class Optimizer(Protocol):
     """What an update rule must offer; ``training.optim`` has SGD and AdamW."""
 
     @property
-    def states(self) -> tuple[str, ...]:
-        """Suffixes of the states kept for each parameter (``momentum``)."""
-        ...
-
-    @property
     def slots(self) -> tuple[str, ...]:
         """What the control tensor ``hyper`` holds, in order."""
         ...
@@ -62,6 +57,10 @@ class Optimizer(Protocol):
     @property
     def reads(self) -> tuple[str, ...]:
         """Buffers of the network that the op reads, behind everything else."""
+        ...
+
+    def kept(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The states for the named parameters, ``<parameter>.momentum``, in the op's order."""
         ...
 
     def op(self, names: tuple[str, ...], clip: bool) -> Op:
@@ -237,19 +236,17 @@ def _with_update(graph: Graph, optimizer: Optimizer, clip: bool) -> Graph:
     grads = [graph.gradients[name] for name in names]
     if not names:
         return graph
-    states = [
-        [builder.declare(f"{name}.{suffix}", graph.specs[name], Role.STATE) for name in names]
-        for suffix in optimizer.states
-    ]
+    states = optimizer.kept(names)
+    for state in states:
+        builder.declare(state, graph.specs[state.rpartition(".")[0]], Role.STATE)
     builder.declare("hyper", TensorSpec((len(optimizer.slots),), "float64"), Role.CONTROL)
     norm: tuple[str, ...] = ()
     if clip:
         op = GradientNorm()
         norm = builder.add(op, grads, layer="clip", names=["grad_norm"])
         builder.outputs.extend(norm)
-    updated = [*names, *(state for block in states for state in block)]
-    kept = (state for block in states for state in block)
-    inputs = ("hyper", *norm, *names, *grads, *kept, *optimizer.reads)
+    updated = (*names, *states)
+    inputs = ("hyper", *norm, *names, *grads, *states, *optimizer.reads)
     outputs = builder.add(
         optimizer.op(names, clip), inputs, layer="optimizer", names=[f"{n}.new" for n in updated]
     )

@@ -36,7 +36,7 @@ class Optimizer(ABC):
 
     Class attributes:
         kind: the name that a saved description goes by.
-        states: suffixes of the tensors that it keeps for each parameter (``<name>.momentum``).
+        states: suffixes of the tensors that it keeps for every parameter (``<name>.momentum``).
         momentum_slot: the hyper value that a schedule which cycles momentum changes.
     """
 
@@ -61,6 +61,10 @@ class Optimizer(ABC):
     def reads(self) -> tuple[str, ...]:
         """Buffers of the network that the op reads, behind everything else."""
         return ()
+
+    def kept(self, names: Sequence[str]) -> tuple[str, ...]:
+        """The states for these parameters, ``<parameter>.<suffix>``, in the order of the op."""
+        return tuple(f"{name}.{suffix}" for suffix in self.states for name in names)
 
     def advice(self, lr: float) -> str:
         """The rate of a step that diverged, and what to do about it."""
@@ -90,8 +94,8 @@ class Optimizer(ABC):
         return None
 
     def differing(self, saved: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Parameters that learn only now, and those that learn no more, since a description was
-        saved from which ``changes_from`` lets a run go on."""
+        """States that begin only now, and those that end, since a description was saved from which
+        ``changes_from`` lets a run go on."""
         return (), ()
 
     def multipliers(self, names: Sequence[str]) -> Multipliers:

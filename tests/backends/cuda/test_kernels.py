@@ -751,9 +751,14 @@ class TestUpdate:
         given = (rates, *self.tensors(3))
         divisors = [np.arange(1, shape[0] + 1) for shape in self.SHAPES]
         some = VelocitySGD((*limits, ()), (1, 3, 4))
+        adaptive = VelocitySGD((*limits, ()), (1,), ((1, 0.5), (2, 1.5), (4, 0.5)))
+        special = [np.roll(np.resize(SPECIAL, 50), i) + normals((50,), i) for i in range(5)]
+        means = [normals(self.SHAPES[i], i) ** 2 for i in (1, 2, 4) for _ in range(2)]
         trials = [
             Trial(VelocitySGD((*limits, ())), given),
             Trial(some, (*given, divisors[1], divisors[3], divisors[4])),
+            Trial(adaptive, (*given, *means[::2], *means[1::2], divisors[1])),
+            Trial(VelocitySGD(((),), (), ((0, 1.5),)), (rates[::6], *special)),
         ]
         check(trials, backend, rung)
 

@@ -9,11 +9,6 @@
 
 namespace convloom {
 
-CL_INLINE vec root(vec x) {
-    CL_UNROLL for (int l = 0; l < LANES; ++l) x[l] = __builtin_sqrtf(x[l]);
-    return x;
-}
-
 template <class P>
 void adamw(const Arg* args, long item, Worker*) {
     constexpr long n = P::COUNT;

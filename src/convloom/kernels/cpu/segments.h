@@ -27,6 +27,11 @@ CL_INLINE Chunk find_chunk(const Arg* sizes, long count, long item) {
 // Slots of the hyper vector, as in ops/control.py.
 enum Hyper { LR, MOMENTUM, WEIGHT_DECAY, BETA1, BETA2, EPS, MAX_NORM, BIAS1, BIAS2 };
 
+CL_INLINE vec root(vec x) {
+    CL_UNROLL for (int l = 0; l < LANES; ++l) x[l] = __builtin_sqrtf(x[l]);
+    return x;
+}
+
 // min(1, max_norm / (norm + 1e-6)); a NaN norm gives NaN, as torch.nn.utils.clip_grad_norm_ does.
 CL_INLINE f64 clip_scale(f64 max_norm, f64 norm) {
     const f64 scale = max_norm / (norm + 1e-6);

@@ -4,6 +4,9 @@
 // Arguments: hyper (float64: for n = P::COUNT tensors each eps, momentum, decay), then lists of n:
 // w, g, v, new w, new v (addresses; new may be the old), divisors (i64, one a row, that divide eps
 // and decay; null where there are none), elements of a row (0 without divisors), size (integers).
+// With P::ADAPTIVE five more lists: m, s, new m, new s (null where there are none), floor (real):
+//     m = momentum m + (1 - momentum) g;  s = momentum s + (1 - momentum) g^2
+//     v = 0.9 v - eps * g / sqrt(s + m + floor);  w = w + v
 // An item is CHUNK elements of one tensor. Limit: memory bandwidth, five passes over a parameter.
 #include "segments.h"
 
@@ -23,7 +26,14 @@ void velocity_sgd(const Arg* args, long item, Worker*) {
     f32 *new_w = at(3), *new_v = at(4);
     const i64* divisors = static_cast<const i64*>(lists[5 * n + chunk.tensor].address);
     const i64 row = lists[6 * n + chunk.tensor].integer;
-    const vec momentum = broadcast(rate(1));
+    const vec momentum = broadcast(rate(1)), rest = broadcast(1.0f - rate(1));
+    const f32 *mean = nullptr, *square = nullptr;
+    f32 *new_mean = nullptr, *new_square = nullptr;
+    vec floor = broadcast(0.0f);
+    if constexpr (P::ADAPTIVE != 0) {
+        mean = at(8), square = at(9), new_mean = at(10), new_square = at(11);
+        floor = broadcast(f32(lists[12 * n + chunk.tensor].real));
+    }
     for (i64 first = chunk.first, last; first < chunk.last; first = last) {
         last = divisors ? min((first / row + 1) * row, chunk.last) : chunk.last;
         const f32 divisor = divisors ? f32(divisors[first / row]) : 1.0f;
@@ -31,10 +41,19 @@ void velocity_sgd(const Arg* args, long item, Worker*) {
         const vec eps = broadcast(-rate_w), decay = broadcast(-rate_decay);
         for (i64 i = first; i < last; i += LANES) {
             const i64 left = last - i;
-            const vec old = load_tail(w + i, left);
-            vec velocity = fma(eps, load_tail(g + i, left), momentum * load_tail(v + i, left));
-            // 0 times an infinite weight would be NaN
-            if (rate_decay != 0) velocity = fma(decay, old, velocity);
+            const vec old = load_tail(w + i, left), gradient = load_tail(g + i, left);
+            vec velocity = load_tail(v + i, left);
+            if (P::ADAPTIVE != 0 && mean) {
+                const vec m = fma(rest, gradient, momentum * load_tail(mean + i, left));
+                const vec s = fma(rest, gradient * gradient, momentum * load_tail(square + i, left));
+                store_tail(new_mean + i, m, left);
+                store_tail(new_square + i, s, left);
+                velocity = fma(eps, gradient / root(s + m + floor), 0.9f * velocity);
+            } else {
+                velocity = fma(eps, gradient, momentum * velocity);
+                // 0 times an infinite weight would be NaN
+                if (rate_decay != 0) velocity = fma(decay, old, velocity);
+            }
             store_tail(new_v + i, velocity, left);
             store_tail(new_w + i, old + velocity, left);
         }

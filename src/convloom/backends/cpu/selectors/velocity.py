@@ -2,38 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from convloom.backends.cpu.launch import Argument, Tensor
 from convloom.backends.cpu.selectors.common import CHUNK, Builder, Specs, ceil_div
-from convloom.backends.selecting import velocity_groups
+from convloom.backends.selecting import Learning, learning
 from convloom.ir import Node, Selection
 from convloom.ops import VelocitySGD
 
 
 def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
-    """Serves float32 parameters; gradients and velocities must lie as their parameter does."""
+    """Serves float32 parameters; gradients and states must lie as their parameter does."""
     op = cast(VelocitySGD, node.op)
-    groups = velocity_groups(node, specs)
-    if groups is None:
+    found = learning(node, specs)
+    if found is None:
         return None
-    sizes = [specs[name].size for name in groups[0]]
-    divisors: list[Argument] = [0] * op.count
-    rows = [0] * op.count
-    for i, place in op.divisors.items():
-        divisors[i] = Tensor(node.inputs[place])
-        rows[i] = sizes[i] // specs[groups[0][i]].shape[0]
-    arguments: tuple[Argument, ...] = (
-        *(Tensor(node.inputs[0]), *(Tensor(name) for group in groups for name in group)),
-        *(*divisors, *rows, *sizes),
+    sizes = [specs[one.w].size for one in found]
+    each = (
+        _arguments(one, size, bool(op.adaptive)) for one, size in zip(found, sizes, strict=True)
     )
+    lists = zip(*each, strict=True)  # the kernel takes all w, then all g, …
+    arguments = (Tensor(node.inputs[0]), *(argument for group in lists for argument in group))
     build = Builder(specs)
     items = sum(ceil_div(size, CHUNK) for size in sizes)
-    build.add("velocity_sgd", {"COUNT": op.count, "CHUNK": CHUNK}, arguments, items)
-    for name, limits in zip(node.outputs, op.limits, strict=False):
+    constants = {"COUNT": op.count, "CHUNK": CHUNK, "ADAPTIVE": int(bool(op.adaptive))}
+    build.add("velocity_sgd", constants, arguments, items)
+    for one, limits in zip(found, op.limits, strict=True):
         for limit in limits:
-            filters = specs[name].shape[0]
-            facts = (specs[name].size // filters, limit.low, limit.high)
+            filters = specs[one.w].shape[0]
+            facts = (specs[one.w].size // filters, limit.low, limit.high)
             constants = {"CENTRED": int(limit.centred)}
-            build.add("limit_filters", constants, (Tensor(name), *facts), filters)
+            build.add("limit_filters", constants, (Tensor(one.new_w), *facts), filters)
     return build.selection("velocity_sgd")
+
+
+def _arguments(one: Learning, size: int, adaptive: bool) -> tuple[Argument, ...]:
+    """What the kernel takes of one parameter; what it has not is 0."""
+    tensors = (Tensor(name) for name in (one.w, one.g, one.v, one.new_w, one.new_v))
+    divisors = Tensor(one.divisors) if one.divisors else 0
+    means: Sequence[Argument] = [Tensor(name) for name in (*one.means, *one.new_means)] or [0] * 4
+    more: Sequence[Argument] = (*means, one.floor) if adaptive else ()
+    return (*tensors, divisors, one.row, size, *more)

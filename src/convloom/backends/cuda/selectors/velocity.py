@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs
-from convloom.backends.selecting import velocity_groups
+from convloom.backends.selecting import Learning, learning
 from convloom.ir import Node, Selection
 from convloom.ops import VelocitySGD
 
 
 def _each_parameter(node: Node, specs: Specs) -> Selection | None:
-    """Serves float32 parameters; gradients and velocities must lie as their parameter does."""
+    """Serves float32 parameters; gradients and states must lie as their parameter does."""
     op = cast(VelocitySGD, node.op)
-    groups = velocity_groups(node, specs)
-    if groups is None:
+    found = learning(node, specs)
+    if found is None:
         return None
     build, hyper = Builder(specs), Tensor(node.inputs[0])
-    for i, mine in enumerate(zip(*groups, strict=True)):
-        first, divided = specs[mine[0]], i in op.divisors
-        filters = first.shape[0] if first.shape else 1
-        divisors: Argument = Tensor(node.inputs[op.divisors[i]]) if divided else ABSENT
-        own = (Tensor(name) for name in mine)
-        rows = (divisors, first.size // max(filters, 1))
-        arguments: tuple[Argument, ...] = (hyper, i, op.count, *own, first.size, *rows)
-        build.each("velocity_sgd/naive", {"DIVIDED": int(divided)}, arguments, first.size)
+    for i, one in enumerate(found):
+        spec = specs[one.w]
+        constants = {"DIVIDED": int(one.divisors is not None), "ADAPTIVE": int(bool(one.means))}
+        arguments = (hyper, i, op.count, *_arguments(one, spec.size))
+        build.each("velocity_sgd/naive", constants, arguments, spec.size)
+        filters = spec.shape[0] if spec.shape else 1
         for limit in op.limits[i]:
-            facts = (filters, first.size // filters, limit.low, limit.high)
-            constants, new = {"CENTRED": int(limit.centred)}, Tensor(node.outputs[i])
-            build.each("limit_filters/naive", constants, (new, *facts), filters)
+            facts = (filters, spec.size // filters, limit.low, limit.high)
+            constants = {"CENTRED": int(limit.centred)}
+            build.each("limit_filters/naive", constants, (Tensor(one.new_w), *facts), filters)
     return build.selection("naive", "velocity_sgd")
+
+
+def _arguments(one: Learning, size: int) -> tuple[Argument, ...]:
+    """What the kernel takes of a parameter behind its rates."""
+    tensors = (Tensor(name) for name in (one.w, one.g, one.v, one.new_w, one.new_v))
+    divisors = Tensor(one.divisors) if one.divisors else ABSENT
+    means: Sequence[Argument] = [Tensor(name) for name in (*one.means, *one.new_means)] or [
+        ABSENT
+    ] * 4
+    return (*tensors, size, divisors, one.row, *means, one.floor)
 
 
 LADDER = {("VelocitySGD", "naive"): _each_parameter}

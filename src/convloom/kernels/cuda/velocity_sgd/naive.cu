@@ -2,14 +2,18 @@
 //
 // One thread an element of one parameter; a launch for each. Its rates are hyper[which],
 // hyper[count + which] and hyper[2 * count + which]; with DIVIDED, eps and decay are divided by the
-// divisor of its row of `columns` elements. new_w may be w, new_v v.
+// divisor of its row of `columns` elements. With ADAPTIVE, where momentum is that of the means m:
+//     m = momentum m + (1 - momentum) g;  s = momentum s + (1 - momentum) g^2
+//     v = 0.9 v - eps * g / sqrt(s + m + floor);  w = w + v
+// What is new may lie where the old does.
 // Limit: 20 bytes of memory traffic an element; small parameters cost a launch each.
 #include "device/index.cuh"
 
 template <class P>
 __global__ void velocity_sgd_naive(const f64* hyper, i64 which, i64 count, const f32* w,
                                    const f32* g, const f32* v, f32* new_w, f32* new_v, i64 size,
-                                   const i64* divisors, i64 columns) {
+                                   const i64* divisors, i64 columns, const f32* mean,
+                                   const f32* square, f32* new_mean, f32* new_square, f32 floor) {
     const i64 i = global_thread();
     if (i >= size) return;
     f32 eps = f32(hyper[which]), decay = f32(hyper[2 * count + which]);
@@ -19,9 +23,19 @@ __global__ void velocity_sgd_naive(const f64* hyper, i64 which, i64 count, const
         decay /= divisor;
     }
     decay *= eps;
-    const f32 momentum = f32(hyper[count + which]), old = w[i];
-    f32 velocity = fmaf(-eps, g[i], momentum * v[i]);
-    if (decay != 0.0f) velocity = fmaf(-decay, old, velocity);  // 0 times infinity would be NaN
+    const f32 momentum = f32(hyper[count + which]), old = w[i], gradient = g[i];
+    f32 velocity;
+    if constexpr (P::ADAPTIVE) {
+        const f32 rest = 1.0f - momentum;
+        const f32 m = fmaf(rest, gradient, momentum * mean[i]);
+        const f32 s = fmaf(rest, gradient * gradient, momentum * square[i]);
+        new_mean[i] = m;
+        new_square[i] = s;
+        velocity = fmaf(-eps, gradient / sqrtf(s + m + floor), 0.9f * v[i]);
+    } else {
+        velocity = fmaf(-eps, gradient, momentum * v[i]);
+        if (decay != 0.0f) velocity = fmaf(-decay, old, velocity);  // 0 times infinity would be NaN
+    }
     new_v[i] = velocity;
     new_w[i] = old + velocity;
 }
