@@ -434,6 +434,12 @@ class TestUpdate:
                 np.array([0.1, 0.9, 0.2]),
                 *(np.roll(x, i) for i, x in enumerate(special[:count])),
             )
+        for keep, move in itertools.product((0, 1), repeat=2):
+            both = VelocitySGD(limits, (1,), ((1, 0.3), (2, 1.5)), 3)
+            given = (*self.tensors(3), *means[1:3], *means[5:7], *self.tensors(1), divisors[1])
+            compare(both, np.array([*rates, keep, move]), *given)
+            lone = np.array([0.1, 0.9, 0.2, keep, move])
+            compare(VelocitySGD(((),), every=2), lone, *special[:4])
         filters = normals((6, 4, 3, 3), 0)
         centred = VelocitySGD(((FilterLimit(True, 0.02, 0.03),),))
         for op in (centred, VelocitySGD(((*centred.limits[0], FilterLimit(False, 0, 0.025)),))):

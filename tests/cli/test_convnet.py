@@ -233,13 +233,15 @@ class TestHabits:
         assert history["epochs"][0]["step"] == -(-1437 // 128)
 
     def test_the_steps_are_the_api_s(self, tmp_path: Path) -> None:
-        run = trained(tmp_path, "--batch-file", 500, "--batch-size", 100, "--seed", 3)
+        run = trained(
+            tmp_path, "--batch-file", 500, "--batch-size", 100, "--seed", 3, "--wupdate-freq", 4
+        )
         train, test = cl.data.load("digits")
         files = cl.convnet.batch_files(train, 500)
         assert files == (500, 500, 437)
         net = cl.convnet.load(tmp_path / "layers.cfg", tmp_path / "params.cfg", 8)
         updates = cl.convnet.updates(files, 100)
-        rule = cl.convnet.optimizer_of(net, steps=sum(updates), files=updates, seed=3)
+        rule = cl.convnet.optimizer_of(net, steps=sum(updates), files=updates, seed=3, every=4)
         trainer = cl.Trainer(
             net, rule, net.cost.loss, batch_size=100, seed=3, shuffle=False, batch_files=files,
             device="cpu",
@@ -339,7 +341,8 @@ class TestHabits:
         words = ("train", "--layers", "l.cfg", "--params", "p.cfg")
         for flag in (("--augment",), ("--crop", 4), ("--image-size", 24)):
             assert "not for --layers; give --crop-border" in refused(2, *words, *flag)
-        for flag in (("--crop-border", 4), ("--scalar-mean",), ("--batch-file", 9)):
+        own = (("--crop-border", 4), ("--scalar-mean",), ("--batch-file", 9), ("--wupdate-freq", 2))
+        for flag in own:
             message = refused(2, "train", "lenet", *flag)
             assert f"{flag[0]} is for layer files, --layers" in message
         whole = trained(tmp_path)

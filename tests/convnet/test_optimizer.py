@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from convloom.convnet.net import Net
 from convloom.convnet.optimizer import TensorRule, Velocity, optimizer_of, train_step
 from convloom.ir import ShapeError
 from convloom.ops import FilterLimit, Op, VelocitySGD
+from convloom.training.checkpoint import ResumeError
 from convloom.training.optim import OptimizerError, from_json
 from tests.backends.harness import run_op
 from tests.convnet.files import RULES, SMALL, edited, network, rules
@@ -136,6 +138,7 @@ def test_schedules_count_batch_files() -> None:
         ("steps", 2.5),
         ("constant", "5"),
         ("seed", -1),
+        ("every", 0),
         ("files", (3, 0)),
         ("files", 3),
     ],
@@ -203,6 +206,76 @@ def test_super_eps_divides_gradients_by_their_size(device: str) -> None:
     near(step.read("conv1.weights.0.grad_square"), square, "cpu")
     with pytest.raises(KeyError):
         step.read("fc10.weights.0.grad_mean")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_two_minibatches_of_an_update_are_one_of_both(device: str) -> None:
+    """Also behind a first update, whose velocity and limits the second one finds."""
+    learning = edited(RULES, "wc=0.004", "wc=0.004\nwball=0.001")
+    x, y = batch()
+    ends = []
+    for every, size in ((1, 6), (2, 3)):
+        model = net(learning)
+        step = cl.compile(
+            model, model.cost.loss, optimizer_of(model, every=every), batch_size=size,
+            input_shape=(3, 16, 16), device=device,
+        )  # fmt: skip
+        for _ in range(2):
+            begun = model.state_dict()
+            for first in range(0, 6, size):
+                for name, value in model.state_dict().items():
+                    np.testing.assert_array_equal(value, begun[name])
+                step(x[first : first + size], y[first : first + size])
+        ends.append(model.state_dict())
+    for name, value in ends[0].items():
+        near(ends[1][name], value.astype(np.float64), "cpu")
+
+
+def fitted(device: str, epochs: int, out: Path | None, every: int, **fit: Any) -> cl.Trainer:
+    """Epochs of three minibatches, so that an update of two ends in the next."""
+    rng = np.random.default_rng(0)
+    images, names = rng.standard_normal((8, 3, 16, 16)).astype(np.float32), list("0123456789")
+    data = cl.data.from_arrays(images, np.arange(8), classes=names)
+    model = net()
+    trainer = cl.Trainer(
+        model, optimizer_of(model, steps=6, every=every), model.cost.loss, batch_size=3,
+        device=device, out=out,
+    )  # fmt: skip
+    trainer.fit(data, epochs, **fit)
+    return trainer
+
+
+@pytest.mark.parametrize("device", ("cpu", "cuda-sim"))
+def test_a_run_that_stops_within_an_update_goes_on_to_the_bit(device: str, tmp_path: Path) -> None:
+    whole = fitted(device, 2, None, every=2).engine.state()
+    half = fitted(device, 1, tmp_path, every=2).engine.state()
+    assert half["conv1.weights.0.grad_sum"].any()
+    resumed = fitted(device, 2, None, every=2, resume=tmp_path).engine.state()
+    assert whole.keys() == resumed.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(resumed[name], value, err_msg=name)
+    with pytest.raises(ResumeError, match="every"):
+        fitted(device, 2, None, every=3, resume=tmp_path)
+
+
+def test_minibatches_are_counted_through_all_steps() -> None:
+    rule = Velocity((TensorRule("w", 0.1, 0.9, 0.0),), every=3)
+    assert rule.slots == ("eps:w", "momentum:w", "decay:w", "keep", "move")
+    assert rule.kept(["w"]) == ("w.velocity", "w.grad_sum")
+    found = [rule.hyper(step) for step in range(7)]
+    assert [(one["keep"], one["move"]) for one in found] == [
+        *((0, 0), (1, 0), (1, 1), (0, 0), (1, 0), (1, 1), (0, 0))
+    ]
+    assert from_json(json.loads(json.dumps(rule.to_json()))) == rule
+    assert rule.changes_from(rule.to_json()) == []
+    assert rule.changes_from({**rule.to_json(), "every": 2}) is None
+
+
+def test_runs_from_before_updates_of_several_minibatches_go_on() -> None:
+    rule = Velocity((TensorRule("w", 0.1, 0.9, 0.0),))
+    older = rule.to_json()
+    del older["every"]
+    assert rule.changes_from(older) == []
 
 
 def test_a_frozen_tensor_has_no_mean_gradient() -> None:

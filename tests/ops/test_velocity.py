@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -103,6 +105,33 @@ def test_a_root_of_a_number_below_0_is_nan_and_a_floor_above_a_quarter_is_safe()
         assert np.isnan(new_w).any() == lost
 
 
+@pytest.mark.parametrize("adaptive", ((), ((0, 0.5),)))
+def test_an_update_of_several_minibatches_is_one_of_their_mean(adaptive: Any) -> None:
+    """Nothing moves before the last of them, though the limit has something to do."""
+    rng, ball = np.random.default_rng(0), FilterLimit(False, 0.0, 0.01)
+    w, v, mean, square, total, *gradients = rng.random((8, 4, 6))
+    states = (mean, square) if adaptive else ()
+    several, one = (VelocitySGD(((ball,),), (), adaptive, every) for every in (3, 1))
+    rates, now = [0.1, 0.9, 0.01], (w, v, *states, total)
+    for i, g in enumerate(gradients):
+        hyper = np.array([*rates, i > 0, i == 2], np.float64)
+        before, now = now, evaluate(several, hyper, now[0], g, *now[1:])
+        np.testing.assert_allclose(now[-1], sum(gradients[: i + 1]), rtol=1e-14)
+        if i < 2:
+            for old, new in zip(before[:-1], now[:-1], strict=True):
+                np.testing.assert_array_equal(new, old)
+    wanted = evaluate(one, np.array(rates), w, sum(gradients) / 3, v, *states)
+    for got, expected in zip(now[:-1], wanted, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+
+
+def test_a_sum_that_was_not_finite_ends_with_its_update() -> None:
+    zero, lost = np.zeros(3), np.array([np.nan, np.inf, 1.0])
+    op, hyper = VelocitySGD(((),), every=2), np.array([0.1, 0.9, 0.0, 0.0, 1.0])
+    for made in evaluate(op, hyper, zero, zero, zero, lost):
+        np.testing.assert_array_equal(made, zero)
+
+
 def test_the_states_of_several_parameters_keep_their_places() -> None:
     """Parameters 0 and 2 are divided by their sizes, 2 has divisors and a limit too."""
     rng, ball = np.random.default_rng(0), FilterLimit(False, 0.0, 0.02)
@@ -139,6 +168,11 @@ def test_tensors_that_do_not_belong_together_are_refused() -> None:
         op.infer(rates, spec, spec, spec)
     with pytest.raises(ShapeError, match="have shapes"):
         op.infer(rates, spec, spec, spec, spec, TensorSpec((3, 2)))
+    op = VelocitySGD(((),), every=2)
+    with pytest.raises(ShapeError, match="take 5 tensors, got 4"):
+        op.infer(rates, spec, spec, spec)
+    with pytest.raises(ShapeError, match="must have 5 rates"):
+        op.infer(rates, spec, spec, spec, spec)
     op = VelocitySGD(((),), (0,))
     with pytest.raises(ShapeError, match="take 5 tensors, got 4"):
         op.infer(rates, spec, spec, spec)

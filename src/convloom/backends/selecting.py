@@ -134,6 +134,7 @@ class Learning:
     Attributes:
         floor: superEps; 0 for a gradient that is not divided by its size.
         means, new_means: the gradient's running mean and that of its square; empty without.
+        sums: the sum of gradients before and after; empty without.
         divisors: None without.
         row: elements that share a divisor; 0 without divisors.
     """
@@ -145,6 +146,7 @@ class Learning:
     new_v: str
     means: tuple[str, ...]
     new_means: tuple[str, ...]
+    sums: tuple[str, ...]
     floor: float
     divisors: str | None
     row: int
@@ -162,8 +164,9 @@ def learning(node: Node, specs: Specs) -> list[Learning] | None:
     floors, found = dict(op.adaptive), []
     for i, own in enumerate(op.operands):
         w, g, v, *means = (node.inputs[at] for at in (own.w, own.g, own.v, *(own.means or ())))
+        sums = () if own.sum is None else (node.inputs[own.sum], new[node.inputs[own.sum]])
         made = [new[name] for name in (w, v, *means)]
-        every = (w, g, v, *means, *made)
+        every = (w, g, v, *means, *made, *sums)
         if not alike([(w,) * len(every), every], specs):
             return None
         sliced = op.limits[i] or own.divisors is not None
@@ -173,7 +176,8 @@ def learning(node: Node, specs: Specs) -> list[Learning] | None:
         row = specs[w].size // max(specs[w].shape[0], 1) if divisors else 0
         new_w, new_v, *new_means = made
         tensors, floor = (w, g, v, new_w, new_v), floors.get(i, 0.0)
-        found.append(Learning(*tensors, tuple(means), tuple(new_means), floor, divisors, row))
+        states = tuple(means), tuple(new_means), sums
+        found.append(Learning(*tensors, *states, floor, divisors, row))
     return found
 
 

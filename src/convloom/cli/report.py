@@ -30,7 +30,11 @@ def headline(
         learning = f"rates of {config.params}"
         mean = "their mean" if config.scalar_mean else "the mean image"
         order = "in a new order every epoch" if config.shuffle else "in the order of batch files"
-        fed = [f"fed as in 2012: pixels 0 to 255 less {mean}, minibatches {order}", *_frozen(model)]
+        several = f", {config.wupdate_freq} an update" if config.wupdate_freq > 1 else ""
+        fed = [
+            f"fed as in 2012: pixels 0 to 255 less {mean}, minibatches {order}{several}",
+            *_frozen(model),
+        ]
     return [
         f"{config.network}: {parameters:,} parameters",
         f"{train.name}: {len(train):,} training and {len(test):,} test images of "

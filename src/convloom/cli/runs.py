@@ -35,6 +35,15 @@ from convloom.training.optim import Optimizer
 HISTORY_CSV, HISTORY_JSON = "history.csv", "history.json"
 _OWN_FILES = (CONFIG_NAME, LAST, BEST, HISTORY_CSV, HISTORY_JSON)
 _ROOT = Path("runs")
+#: Settings that networks of 2012 alone have, beside --params.
+_OF_LAYER_FILES = (
+    "init_from",
+    "tree",
+    "crop_border",
+    "scalar_mean",
+    "batch_file",
+    "wupdate_freq",
+)
 _PACKAGE = Path(convloom.__file__).parent
 
 
@@ -91,8 +100,9 @@ def check_names(config: RunConfig, *, needs_files: bool = True) -> None:
                 f"{config.network} is a layer file, and needs its parameter file: "
                 f"convloom train --layers {config.network} --params params.cfg"
             )
-        for name in ("init_from", "tree", "crop_border", "scalar_mean", "batch_file"):
-            if getattr(config, name):
+        usual = RunConfig(config.network)
+        for name in _OF_LAYER_FILES:
+            if getattr(config, name) != getattr(usual, name):
                 raise ConvloomError(f"--{name.replace('_', '-')} is for layer files, --layers")
         if not models.is_file(config.network):
             models.get(config.network)
@@ -406,7 +416,9 @@ def _learning(run: Run) -> tuple[Optimizer, Any]:
     assert isinstance(run.model, convnet.Net)
     files = convnet.updates(_batch_files(run), config.batch_size)
     steps = config.epochs * sum(files)
-    rule = convnet.optimizer_of(run.model, steps=steps, files=files, seed=config.seed)
+    rule = convnet.optimizer_of(
+        run.model, steps=steps, files=files, seed=config.seed, every=config.wupdate_freq
+    )
     return rule, run.model.cost.loss
 
 

@@ -222,6 +222,14 @@ def train(
             "and schedules count them.",
         ),
     ] = None,
+    wupdate_freq: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            show_default="1",
+            help="For --layers: minibatches whose gradients, averaged, make one update.",
+        ),
+    ] = None,
     on_bad_image: options.OnBadImage = None,
     seed: Annotated[
         int | None,
@@ -291,6 +299,7 @@ def train(
         "crop_border": crop_border,
         "scalar_mean": scalar_mean,
         "batch_file": batch_file,
+        "wupdate_freq": wupdate_freq,
         "colour_noise": 0.0 if augment is False and colour_noise is None else colour_noise,
         "on_bad_image": on_bad_image,
         "seed": seed,

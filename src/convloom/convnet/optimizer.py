@@ -20,6 +20,7 @@ from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
 from convloom.ir import Role, ShapeError
 from convloom.ops import FilterLimit, VelocitySGD
 from convloom.ops.base import Op
+from convloom.ops.velocity import RATES, SUMMING
 from convloom.training import compile
 from convloom.training.optim import Optimizer, OptimizerError, from_json
 
@@ -84,11 +85,14 @@ class Velocity(Optimizer):
 
     Args:
         rules: one a parameter.
-        steps: updates of the whole training, over which schedules stretch.
-        constant: updates over which a scheduled rate stays the same: those of one batch file.
-        files: updates of each batch file of an epoch, where they are not all as many; schedules
+        steps: minibatches of the whole training, over which schedules stretch.
+        constant: minibatches over which a scheduled rate stays the same: those of one batch file.
+        files: minibatches of each batch file of an epoch, where they are not all as many; schedules
             then count files.
         seed: of the noise that a schedule may put on a rate.
+        every: minibatches, the mean of whose gradients makes an update; the rates are those of the
+            last. They are counted through epochs, and those that are no full number at the end of
+            the training update nothing.
         lr: multiplies every eps.
 
     Raises:
@@ -104,6 +108,7 @@ class Velocity(Optimizer):
     constant: int = 1
     files: Sequence[int] = ()
     seed: int = 0
+    every: int = 1
     lr: float = 1.0
     weight_decay: float = 0.0
     exclude: tuple[str, ...] = ()
@@ -113,7 +118,7 @@ class Velocity(Optimizer):
         self._check_shared()
         rules = (r if isinstance(r, TensorRule) else TensorRule(*r) for r in self.rules)
         object.__setattr__(self, "rules", tuple(rules))
-        for name, least in (("steps", 1), ("constant", 1), ("seed", 0)):
+        for name, least in (("steps", 1), ("constant", 1), ("seed", 0), ("every", 1)):
             allowed = f"a whole number of at least {least}"
             self._require(name, _is_count(getattr(self, name), least), allowed)
         counts = isinstance(self.files, Sequence) and all(map(_is_count, self.files))
@@ -125,14 +130,17 @@ class Velocity(Optimizer):
     @property
     def slots(self) -> tuple[str, ...]:
         names = [rule.name for rule in self.rules]
-        return tuple(f"{rate}:{name}" for rate in ("eps", "momentum", "decay") for name in names)
+        rates = tuple(f"{rate}:{name}" for rate in RATES for name in names)
+        return rates + (SUMMING if self.every > 1 else ())
 
     def kept(self, names: Sequence[str]) -> tuple[str, ...]:
         rules = {rule.name: rule for rule in self.rules}
         adaptive = [name for name in names if name in rules and rules[name].adaptive]
-        return super().kept(names) + tuple(
-            f"{name}.{suffix}" for suffix in ("grad_mean", "grad_square") for name in adaptive
-        )
+        of = {"grad_mean": adaptive, "grad_square": adaptive}
+        if self.every > 1:
+            of["grad_sum"] = list(names)
+        more = (f"{name}.{suffix}" for suffix, own in of.items() for name in own)
+        return (*super().kept(names), *more)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -145,7 +153,11 @@ class Velocity(Optimizer):
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None
     ) -> dict[str, float]:
-        """The rates of one update; a frozen tensor has none, and its velocity ends.
+        """The rates of the update that a minibatch makes or belongs to; a frozen tensor has none,
+        and its velocity ends.
+
+        Args:
+            step: minibatches before it.
 
         Raises:
             OptimizerError: a schedule that cycles momentum, of which every tensor has its own.
@@ -163,6 +175,9 @@ class Velocity(Optimizer):
             found[f"eps:{rule.name}"] = rate
             found[f"momentum:{rule.name}"] = rule.momentum if rule.eps else 0.0
             found[f"decay:{rule.name}"] = rule.decay
+        if self.every > 1:
+            found["keep"] = float(step % self.every > 0)
+            found["move"] = float((step + 1) % self.every == 0)
         return found
 
     def _progress(self, step: int) -> float:
@@ -185,13 +200,13 @@ class Velocity(Optimizer):
         divided = (i for i, rule in enumerate(self.rules) if rule.divisors is not None)
         floors = ((i, one.super_eps) for i, one in enumerate(self.rules) if one.adaptive)
         limits = tuple(rule.bounds for rule in self.rules)
-        return VelocitySGD(limits, tuple(divided), tuple(floors))
+        return VelocitySGD(limits, tuple(divided), tuple(floors), self.every)
 
     def changes_from(self, saved: Mapping[str, Any]) -> list[str] | None:
         """What an edited parameter file changes, for every tensor and rate that it changes."""
-        if saved.get("kind") != self.kind:
+        now, then = self.to_json(), {"every": 1, **saved}
+        if any(then.get(key) != now[key] for key in ("kind", "every")):
             return None
-        now, then = self.to_json(), dict(saved)
         found = [
             f"{key} was {then.get(key)}, it is {now[key]} from now on"
             for key in now
@@ -236,21 +251,29 @@ def _is_count(value: object, least: int = 1) -> bool:
 
 
 def optimizer_of(
-    net: Net, *, steps: int = 1, constant: int = 1, files: Sequence[int] = (), seed: int = 0
+    net: Net,
+    *,
+    steps: int = 1,
+    constant: int = 1,
+    files: Sequence[int] = (),
+    seed: int = 0,
+    every: int = 1,
 ) -> Velocity:
     """The rule that a network's parameter file asks for.
 
     Args:
-        steps: updates of the whole training.
-        constant: updates of one batch file.
-        files: updates of each batch file of an epoch, in place of ``constant``; see ``updates``.
+        steps: minibatches of the whole training.
+        constant: minibatches of one batch file.
+        files: minibatches of each batch file of an epoch, in place of ``constant``; see
+            ``updates``.
+        every: minibatches whose gradients make one update, their mean.
 
     Raises:
         OptimizerError: rates by which nothing, or not all that is shared, can learn.
     """
     _check_sharing(net)
     rules = tuple(_rule(net, name) for name in _learning(net))
-    return Velocity(rules, steps=steps, constant=constant, files=files, seed=seed)
+    return Velocity(rules, steps=steps, constant=constant, files=files, seed=seed, every=every)
 
 
 def _check_sharing(net: Net) -> None:

@@ -14,6 +14,10 @@ With ``superEps`` a parameter's gradient is divided by its own size of late, as 
 
 There is no decay, and as m is added where its square might have been subtracted, the root may be of
 a number below 0, which gives NaN: s + m is never below -1/4, so a superEps above it is safe.
+
+One update may be made of the gradients of several minibatches, their mean. Then ``hyper`` has two
+slots more: whether a minibatch is not the first of its update (``keep``), and whether it is the
+last (``move``), after which alone w and v, limits and the means above move.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from convloom.ops.base import Op, quiet
 
 #: Rates of one parameter, in the order of ``hyper``.
 RATES = ("eps", "momentum", "decay")
+#: What ``hyper`` has behind all rates where several minibatches make an update.
+SUMMING = ("keep", "move")
 #: Momentum of the velocity where gradients are divided by their size.
 ADAPTIVE_MOMENTUM = 0.9
 
@@ -51,6 +57,7 @@ class Operands(NamedTuple):
 
     Attributes:
         means: the running mean of its gradient, and of that squared; None without.
+        sum: the sum of the gradients of an update's minibatches; None where it has one only.
         divisors: what its rates are divided by; None without.
     """
 
@@ -58,15 +65,17 @@ class Operands(NamedTuple):
     g: int
     v: int
     means: tuple[int, int] | None
+    sum: int | None
     divisors: int | None
 
 
 @dataclass(frozen=True)
 class VelocitySGD(Op):
-    """Inputs (hyper, w_1..w_n, g_1..g_n, v_1..v_n, means, squares, divisors); outputs the new
-    (w_1'..w_n', v_1'..v_n', means, squares), which take their inputs' places.
+    """Inputs (hyper, w_1..w_n, g_1..g_n, v_1..v_n, means, squares, sums, divisors); outputs the new
+    (w_1'..w_n', v_1'..v_n', means, squares, sums), which take their inputs' places.
 
-    ``hyper`` is float64 (3 n,). States start at 0. The rates are rounded to the parameters' dtype.
+    ``hyper`` is float64 (3 n,), or (3 n + 2,). States start at 0. The rates are rounded to the
+    parameters' dtype.
 
     Attributes:
         limits: for each parameter its limits, in the order in which they are kept.
@@ -74,6 +83,7 @@ class VelocitySGD(Op):
             axis 0, which divide eps and decay both.
         adaptive: (parameter, superEps) of those whose gradients are divided by their size; these
             have a mean and a mean of squares among the states.
+        every: minibatches of an update; for several, each parameter has a sum among the states.
     """
 
     differentiable: ClassVar[bool] = False
@@ -81,6 +91,7 @@ class VelocitySGD(Op):
     limits: tuple[tuple[FilterLimit, ...], ...]
     divided: tuple[int, ...] = ()
     adaptive: tuple[tuple[int, float], ...] = ()
+    every: int = 1
 
     def __post_init__(self) -> None:
         limits = (tuple(FilterLimit(*limit) for limit in own) for own in self.limits)
@@ -92,21 +103,37 @@ class VelocitySGD(Op):
         return len(self.limits)
 
     @property
+    def summing(self) -> bool:
+        """Whether an update has several minibatches."""
+        return self.every > 1
+
+    @property
+    def slots(self) -> int:
+        """The length of ``hyper``."""
+        return len(RATES) * self.count + (len(SUMMING) if self.summing else 0)
+
+    @property
     def operands(self) -> tuple[Operands, ...]:
         """Where each parameter's tensors are among the inputs."""
         count, states = self.count, len(self.adaptive)
         first = 1 + 3 * count
-        last = first + 2 * states
+        sums = first + 2 * states
+        last = sums + (count if self.summing else 0)
         means = {i: (first + at, first + states + at) for at, (i, _) in enumerate(self.adaptive)}
         divisors = {i: last + at for at, i in enumerate(self.divided)}
         return tuple(
-            Operands(1 + i, 1 + count + i, 1 + 2 * count + i, means.get(i), divisors.get(i))
+            Operands(
+                *(1 + i, 1 + count + i, 1 + 2 * count + i),
+                means.get(i),
+                sums + i if self.summing else None,
+                divisors.get(i),
+            )
             for i in range(count)
         )
 
     @property
     def arity_out(self) -> int:
-        return 2 * self.count + 2 * len(self.adaptive)
+        return (3 if self.summing else 2) * self.count + 2 * len(self.adaptive)
 
     @property
     def inplace(self) -> Mapping[int, int]:
@@ -115,13 +142,14 @@ class VelocitySGD(Op):
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         count = self.count
-        wanted = 1 + 3 * count + 2 * len(self.adaptive) + len(self.divided)
+        wanted = 1 + count + self.arity_out + len(self.divided)
         if len(inputs) != wanted:
             raise ShapeError(f"{count} parameters take {wanted} tensors, got {len(inputs)}")
-        if inputs[0].shape != (len(RATES) * count,):
-            raise ShapeError(f"hyper must have {len(RATES) * count} rates, has {inputs[0].shape}")
+        if inputs[0].shape != (self.slots,):
+            raise ShapeError(f"hyper must have {self.slots} rates, has {inputs[0].shape}")
         for i, own in enumerate(self.operands):
-            shapes = [inputs[at].shape for at in (own.w, own.g, own.v, *(own.means or ()))]
+            sums = () if own.sum is None else (own.sum,)
+            shapes = [inputs[at].shape for at in (own.w, own.g, own.v, *(own.means or ()), *sums)]
             if any(shape != shapes[0] for shape in shapes):
                 raise ShapeError(f"parameter {i}, its gradient and states have shapes {shapes}")
             rows = shapes[0][:1]
@@ -132,10 +160,18 @@ class VelocitySGD(Op):
 
     @quiet
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        rates, floors = inputs[0].reshape(len(RATES), self.count), dict(self.adaptive)
+        rates, floors = inputs[0][: len(RATES) * self.count], dict(self.adaptive)
+        rates = rates.reshape(len(RATES), self.count)
         new = dict[int, np.ndarray]()
+        keep, move = inputs[0][-len(SUMMING) :] if self.summing else (False, True)
         for i, own in enumerate(self.operands):
             w, g, v = (inputs[at] for at in (own.w, own.g, own.v))
+            if own.sum is not None:
+                new[own.sum] = inputs[own.sum] + g if keep else g.copy()
+                g = new[own.sum] / w.dtype.type(self.every)
+            if not move:
+                new |= {at: inputs[at].copy() for at in (own.w, own.v, *(own.means or ()))}
+                continue
             eps, momentum, decay = (w.dtype.type(rate) for rate in rates[:, i])
             if own.divisors is not None:
                 rows = inputs[own.divisors].astype(w.dtype).reshape(-1, *(1,) * (w.ndim - 1))
@@ -156,7 +192,7 @@ class VelocitySGD(Op):
     def flops(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> int:
         sizes = [spec.size for spec in outputs[: self.count]]
         limits = zip(sizes, self.limits, strict=True)
-        more = sum(9 * sizes[i] for i, _ in self.adaptive)
+        more = sum(9 * sizes[i] for i, _ in self.adaptive) + 2 * self.summing * sum(sizes)
         return more + sum((7 + 4 * len(own)) * size for size, own in limits)
 
 

@@ -71,6 +71,7 @@ class RunConfig:
         scalar_mean: of a layer file: subtract one number, not the mean image.
         batch_file: of a layer file: images of a batch file; None for the data set's own, else
             10,000.
+        wupdate_freq: of a layer file: minibatches whose gradients make one update, their mean.
         on_bad_image: what to do with image files that cannot be decoded: ``error`` or ``skip``.
         seed: of initial weights, order, augmentation and dropout.
         device: ``auto``, ``cpu``, ``cuda``, ``cuda-sim`` or ``reference``.
@@ -111,6 +112,7 @@ class RunConfig:
     crop_border: int = 0
     scalar_mean: bool = False
     batch_file: int | None = None
+    wupdate_freq: int = 1
     on_bad_image: str = "error"
     seed: int = 0
     device: str = "auto"
@@ -398,6 +400,7 @@ _RULES: dict[str, _Rule] = {
     "crop_border": _Rule("a whole number of pixels, 0 for no crop", _whole(0)),
     "scalar_mean": _FLAG,
     "batch_file": _Rule("a whole number of images, 1 or more", _whole(1)),
+    "wupdate_freq": _Rule("a whole number of minibatches, 1 or more", _whole(1)),
     "on_bad_image": _choice("error", "skip"),
     "seed": _Rule("a whole number from 0 to 2⁶³−1", _whole(0)),
     "device": _NAME,

@@ -247,6 +247,7 @@ def problems() -> Iterator[Problem]:
     for centred in (False, True):
         limit = FilterLimit(centred, 0.1, 1.0)
         yield VelocitySGD(((limit,),)), (np.zeros(3), *[p] * 3), None
+    yield VelocitySGD(((limit,),), (), ((0, 1.0),), 2), (np.zeros(5), *[p] * 6), None
     yield VelocitySGD(((),), (), ((0, 1.0),)), (np.zeros(3), *[p] * 5), None
     yield VelocitySGD(((),), (0,)), (np.zeros(3), *[p] * 3, np.ones(300, np.int64)), None
     yield from chains()

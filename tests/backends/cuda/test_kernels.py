@@ -11,7 +11,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -760,6 +760,12 @@ class TestUpdate:
             Trial(adaptive, (*given, *means[::2], *means[1::2], divisors[1])),
             Trial(VelocitySGD(((),), (), ((0, 1.5),)), (rates[::6], *special)),
         ]
+        for keep, move in itertools.product((0, 1), repeat=2):
+            several, more = replace(adaptive, every=3), np.array([*rates, keep, move])
+            states = (*means[::2], *means[1::2], *self.tensors(1))
+            trials.append(Trial(several, (more, *given[1:], *states, divisors[1])))
+            lone = np.array([*rates[::6], keep, move])
+            trials.append(Trial(VelocitySGD(((),), every=2), (lone, *special[:4])))
         check(trials, backend, rung)
 
     def test_many_parameters(self, backend: Backend, rung: str) -> None:

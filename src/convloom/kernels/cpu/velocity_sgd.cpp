@@ -4,6 +4,9 @@
 // Arguments: hyper (float64: for n = P::COUNT tensors each eps, momentum, decay), then lists of n:
 // w, g, v, new w, new v (addresses; new may be the old), divisors (i64, one a row, that divide eps
 // and decay; null where there are none), elements of a row (0 without divisors), size (integers).
+// With P::EVERY > 1 two more lists, sum and new sum: g is the mean of so many minibatches. hyper's
+// next number says whether the sum goes on, the one after whether this is the last of them; before
+// it nothing but the sum is new.
 // With P::ADAPTIVE five more lists: m, s, new m, new s (null where there are none), floor (real):
 //     m = momentum m + (1 - momentum) g;  s = momentum s + (1 - momentum) g^2
 //     v = 0.9 v - eps * g / sqrt(s + m + floor);  w = w + v
@@ -11,6 +14,20 @@
 #include "segments.h"
 
 namespace convloom {
+
+// sum = g, with `before` the sum so far g + before.
+CL_INLINE void add_up(const Chunk& chunk, const f32* g, const f32* before, f32* sum) {
+    for (i64 i = chunk.first; i < chunk.last; i += LANES) {
+        vec total = load_tail(g + i, chunk.last - i);
+        if (before) total += load_tail(before + i, chunk.last - i);
+        store_tail(sum + i, total, chunk.last - i);
+    }
+}
+
+CL_INLINE void copy(const Chunk& chunk, const f32* from, f32* to) {
+    for (i64 i = chunk.first; i < chunk.last; i += LANES)
+        store_tail(to + i, load_tail(from + i, chunk.last - i), chunk.last - i);
+}
 
 template <class P>
 void velocity_sgd(const Arg* args, long item, Worker*) {
@@ -30,9 +47,21 @@ void velocity_sgd(const Arg* args, long item, Worker*) {
     const f32 *mean = nullptr, *square = nullptr;
     f32 *new_mean = nullptr, *new_square = nullptr;
     vec floor = broadcast(0.0f);
+    constexpr long means = P::EVERY > 1 ? 10 : 8;
     if constexpr (P::ADAPTIVE != 0) {
-        mean = at(8), square = at(9), new_mean = at(10), new_square = at(11);
-        floor = broadcast(f32(lists[12 * n + chunk.tensor].real));
+        mean = at(means), square = at(means + 1);
+        new_mean = at(means + 2), new_square = at(means + 3);
+        floor = broadcast(f32(lists[(means + 4) * n + chunk.tensor].real));
+    }
+    if constexpr (P::EVERY > 1) {
+        const bool keep = hyper[3 * n] != 0, move = hyper[3 * n + 1] != 0;
+        add_up(chunk, g, keep ? at(8) : nullptr, at(9));
+        g = at(9);
+        if (!move) {
+            copy(chunk, w, new_w), copy(chunk, v, new_v);
+            if (mean) copy(chunk, mean, new_mean), copy(chunk, square, new_square);
+            return;
+        }
     }
     for (i64 first = chunk.first, last; first < chunk.last; first = last) {
         last = divisors ? min((first / row + 1) * row, chunk.last) : chunk.last;
@@ -41,7 +70,9 @@ void velocity_sgd(const Arg* args, long item, Worker*) {
         const vec eps = broadcast(-rate_w), decay = broadcast(-rate_decay);
         for (i64 i = first; i < last; i += LANES) {
             const i64 left = last - i;
-            const vec old = load_tail(w + i, left), gradient = load_tail(g + i, left);
+            const vec old = load_tail(w + i, left);
+            vec gradient = load_tail(g + i, left);
+            if constexpr (P::EVERY > 1) gradient /= broadcast(f32(P::EVERY));
             vec velocity = load_tail(v + i, left);
             if (P::ADAPTIVE != 0 && mean) {
                 const vec m = fma(rest, gradient, momentum * load_tail(mean + i, left));

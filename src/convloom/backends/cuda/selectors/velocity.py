@@ -21,14 +21,18 @@ def _each_parameter(node: Node, specs: Specs) -> Selection | None:
     build, hyper = Builder(specs), Tensor(node.inputs[0])
     for i, one in enumerate(found):
         spec = specs[one.w]
-        constants = {"DIVIDED": int(one.divisors is not None), "ADAPTIVE": int(bool(one.means))}
+        summing = {"SUMMING": int(op.summing)}
+        kind = {"DIVIDED": int(one.divisors is not None), "ADAPTIVE": int(bool(one.means))}
         arguments = (hyper, i, op.count, *_arguments(one, spec.size))
-        build.each("velocity_sgd/naive", constants, arguments, spec.size)
+        build.each("velocity_sgd/naive", {**kind, **summing}, (*arguments, op.every), spec.size)
         filters = spec.shape[0] if spec.shape else 1
         for limit in op.limits[i]:
             facts = (filters, spec.size // filters, limit.low, limit.high)
-            constants = {"CENTRED": int(limit.centred)}
-            build.each("limit_filters/naive", constants, (Tensor(one.new_w), *facts), filters)
+            constants = {"CENTRED": int(limit.centred), **summing}
+            last = (hyper, op.slots - 1)
+            build.each(
+                "limit_filters/naive", constants, (Tensor(one.new_w), *facts, *last), filters
+            )
     return build.selection("naive", "velocity_sgd")
 
 
@@ -39,7 +43,8 @@ def _arguments(one: Learning, size: int) -> tuple[Argument, ...]:
     means: Sequence[Argument] = [Tensor(name) for name in (*one.means, *one.new_means)] or [
         ABSENT
     ] * 4
-    return (*tensors, size, divisors, one.row, *means, one.floor)
+    sums: Sequence[Argument] = [Tensor(name) for name in one.sums] or [ABSENT] * 2
+    return (*tensors, size, divisors, one.row, *means, one.floor, *sums)
 
 
 LADDER = {("VelocitySGD", "naive"): _each_parameter}
