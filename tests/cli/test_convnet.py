@@ -10,6 +10,7 @@ from PIL import Image
 
 import convloom as cl
 from convloom.data import Augmentation
+from convloom.ir import ConvloomError
 from convloom.training import checkpoint
 from convloom.training.config import load_config
 from tests.cli.running import invoke, refused
@@ -217,6 +218,10 @@ def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
     assert "takes images of shape (3, 8, 8), the data set has (1, 8, 8)" in message
 
 
+#: How a network that takes parts of images may be tested.
+VIEWS = ((), ("--multiview",))
+
+
 class TestHabits:
     """What --layers does to images."""
 
@@ -309,11 +314,38 @@ class TestHabits:
             "what a border of 1 leaves of images of 8×8 pixels, those of larger are 1×9×9"
             in message
         )
+
+    def test_a_file_alone_knows_its_border(self, tmp_path: Path) -> None:
+        run = trained(tmp_path, "--crop-border", 1)
+        words = ("--json", "--device", "cpu")
+        wanted = [json.loads(invoke("eval", run, *words, *more).stdout) for more in VIEWS]
         lone = (run / "last.safetensors").rename(tmp_path / "lone.safetensors")
+        for more, of_run in zip(VIEWS, wanted, strict=True):
+            found = json.loads(invoke("eval", lone, "--data", "digits", *words, *more).stdout)
+            assert (found["accuracy"], found["loss"]) == (of_run["accuracy"], of_run["loss"])
+        Image.fromarray(cl.data.load("digits")[1].images[0, 0]).save(tmp_path / "digit.png")
+        shown = json.loads(invoke("predict", lone, tmp_path / "digit.png", "--json").stdout)
+        images = cl.data.centre_crop(cl.data.load("digits")[1].images[:1], 6)
+        best = shown["images"][0]["top"][0]["probability"]
+        assert best == pytest.approx(cl.load(lone).predict(images, device="cpu").max(), rel=1e-5)
+
+    def test_a_file_alone_that_knows_of_no_border(self, tmp_path: Path) -> None:
+        """As those of networks that were made in Python."""
+        layers = written(tmp_path, "layers.cfg", edited(SMALL, "channels=3", "channels=1"))
+        lone, params = tmp_path / "lone.safetensors", written(tmp_path, "params.cfg", RULES)
+        cl.convnet.load(layers, params, 6).initialize(0).save(lone)
         message = refused(1, "eval", lone, "--data", "digits")
         assert (
             "those of digits are 1×8×8; if it was trained with --crop-border, give its" in message
         )
+        net = cl.convnet.load(layers, params, 6, border=1).initialize(0)
+        net.__dict__["_extra"]["convnet"]["border"] = -1
+        net.save(lone)
+        message = refused(1, "eval", lone, "--data", "digits")
+        assert "what the network says of its border is damaged (-1)" in message
+        for wrong in (-1, 1.5, True):
+            with pytest.raises(ConvloomError, match="border must be a whole number of pixels"):
+                cl.convnet.load(layers, params, 6, border=wrong)
 
     def test_a_folder_of_image_files(self, tmp_path: Path, image_folder: Path) -> None:
         layers = written(tmp_path, "layers.cfg", SMALL)
@@ -333,6 +365,10 @@ class TestHabits:
         assert json.loads(tested.stdout)["loss"] == pytest.approx(-np.log(own).mean(), rel=1e-5)
         settings = checkpoint.load(tmp_path / "a" / "last.safetensors").settings
         assert settings["shuffle"] == "once"
+        lone = (tmp_path / "a" / "last.safetensors").rename(tmp_path / "lone.safetensors")
+        words = ("--data", image_folder, "--multiview", "--device", "cpu", "--json")
+        found, of_run = (json.loads(one.stdout) for one in (invoke("eval", lone, *words), tested))
+        assert found["loss"] == of_run["loss"]
         assert settings["augment"] == repr(
             Augmentation(padding=0, flip=True, size=28, noise=0.1, damped=True, shared=32)
         )

@@ -69,6 +69,12 @@ def default_resize(size: int) -> int:
     return round(size * _WHOLE / _CROP)
 
 
+def whole_side(size: int, border: int) -> int:
+    """The side of the squares of which a network takes ``size`` pixels and leaves a border on each
+    side; without one, ``default_resize``."""
+    return size + 2 * border if border else default_resize(size)
+
+
 def augmentation(config: RunConfig) -> Augmentation | None:
     """What the settings do to training images."""
     if not (config.crop or config.flip or config.colour_noise or config.crop_border):
@@ -144,8 +150,7 @@ def views_of(
         return middle_of(decoded.pixels[None], (height, width)), decoded.notes
     size = square_of(shape)
     with quietly():
-        whole_side = size + 2 * border if border else default_resize(size)
-        decoded = decode_square(path, resize or whole_side)
+        decoded = decode_square(path, resize or whole_side(size, border))
     whole = decoded.pixels[None]
     views = ten_crops(whole, size) if ten else (centre_crop(whole, size),)
     return np.concatenate(views), decoded.notes

@@ -225,10 +225,15 @@ def network_of(
     known: dict[str, Any] = {"classes": tuple(classes), "tree": config.tree}
     if resumed:
         network = convnet.read_network(config.network, shape[1], **known)
-        net = convnet.Net(network, convnet.read_rules(config.params, network))
+        net = convnet.Net(network, convnet.read_rules(config.params, network), config.crop_border)
     else:
         net = convnet.load(
-            config.network, config.params, shape[1], init_from=config.init_from, **known
+            config.network,
+            config.params,
+            shape[1],
+            init_from=config.init_from,
+            border=config.crop_border,
+            **known,
         )
     for note in net.notes:
         output.remark(note)

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from convloom.cli.errors import UsageError
-from convloom.cli.images import default_resize, square_of, views_of
+from convloom.cli.images import square_of, views_of, whole_side
 from convloom.cli.runs import load_data, require_exists
 from convloom.cli.terminal import Output, dims
+from convloom.convnet import border_of
 from convloom.data import (
     ArrayDataset,
     catalog,
@@ -161,7 +162,8 @@ def open_images(
         data_dir = Path(origin.data_dir)
     folder = is_image_folder(name)
     if folder:
-        resize = resize or origin.resize or default_resize(square_of(network.image_shape))
+        resize = resize or origin.resize
+        resize = resize or whole_side(square_of(network.image_shape), origin.border)
     parts = load_data(
         name, data_dir, output, resize=resize, on_bad_image=on_bad_image or origin.on_bad_image
     )
@@ -224,14 +226,15 @@ def open_saved(path: Path, output: Output, *, best: bool) -> Saved:
     folder = path.parent
     has_settings = (folder / CONFIG_NAME).is_file()
     model = load(path)
+    border = border_of(model)
     if not has_settings and not is_run:
-        return Saved(model, path, Origin())
+        return Saved(model, path, Origin(border=border))
     try:
         config = load_config(folder)
     except ConfigError as error:
         reason = str(error) if has_settings else f"{folder} has no {CONFIG_NAME}"
         output.remark(f"{reason}; the settings are taken from {path.name}")
-        return Saved(model, path, _told_by_checkpoint(path))
+        return Saved(model, path, replace(_told_by_checkpoint(path), border=border))
     origin = Origin(
         config.data,
         config.data_dir,

@@ -6,7 +6,7 @@ from convloom.convnet.describe import describe
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.feeding import batch_files, updates
 from convloom.convnet.gradcheck import check_grads
-from convloom.convnet.net import Net, load, loss_of
+from convloom.convnet.net import Net, border_of, load, loss_of
 from convloom.convnet.network import Network, read_network
 from convloom.convnet.optimizer import optimizer_of, train_step
 from convloom.convnet.rules import Rules, frozen, read_rules
@@ -20,6 +20,7 @@ __all__ = [
     "Rules",
     "TreeError",
     "batch_files",
+    "border_of",
     "check_grads",
     "class_tree",
     "describe",

@@ -44,19 +44,25 @@ class Net(Module):
     ``cost.crossent2``. What other costs read are further outputs. ``cost.loss`` is the sum of all
     costs, each times its ``coeff``, and reports every one by its name.
 
+    Args:
+        border: pixels that the network's input leaves on each side of an image of the data set; a
+            saved network keeps it, so that who tests it takes the middle (``border_of``).
+
     Raises:
         ConfigError: a layer that is not supported, or a cost of what it cannot compare.
+        ConvloomError: a border that is none.
     """
 
-    def __init__(self, network: Network, rules: Rules) -> None:
+    def __init__(self, network: Network, rules: Rules, border: int = 0) -> None:
         super().__init__()
         self.network = network
         self.rules = rules
         self.cost = objective(network, rules)
         self.input_shape = self.images
-        self.__dict__["_extra"] = {
-            EXTRA: {"costs": self.cost.loss.to_json(), "rules": shaping(rules)}
-        }
+        if not _is_border(border):
+            raise ConvloomError(f"border must be a whole number of pixels, 0 or more: {border!r}")
+        own = {"costs": self.cost.loss.to_json(), "rules": shaping(rules), "border": border}
+        self.__dict__["_extra"] = {EXTRA: own}
         if not self.cost.outputs[0].with_neuron:
             self.__dict__["_extra"][LINK] = LOGISTIC
         self._pieces: dict[str, Piece] = {}
@@ -138,7 +144,7 @@ class Net(Module):
         if not isinstance(saved, dict):
             return self, []
         rules, changes = reshaped(self.rules, saved)
-        return (Net(self.network, rules) if changes else self), changes
+        return (Net(self.network, rules, border_of(self)) if changes else self), changes
 
     def to_convnet(self) -> dict[str, np.ndarray]:
         """{``conv1/weights/0``: matrix, ``conv1/biases``: vector} in the layouts of 2012."""
@@ -235,6 +241,7 @@ def load(
     tree: TreeSource | None = None,
     init_from: str | os.PathLike[str] | None = None,
     allow_code: Mapping[str, Function] | None = None,
+    border: int = 0,
     strict: bool = False,
 ) -> Net:
     """The network of a layer file and its parameter file.
@@ -257,6 +264,8 @@ def load(
         allow_code: functions for the names that layers ask for, ``{"module.function": function}``;
             each is called as in 2012: ``function(layer, input, shape, params=[...])`` for weights
             and connections, ``function(layer, shape, params=[...])`` for biases.
+        border: pixels that ``input_size`` leaves on each side of an image of the data set, which a
+            saved network keeps; how images are fed is the trainer's to say.
         strict: refuse what the original refused.
 
     Raises:
@@ -266,7 +275,7 @@ def load(
         ConvloomError: an ``init_from`` that cannot be read or that no layer asks for.
     """
     network = read_network(layers, input_size, classes=classes, tree=tree, strict=strict)
-    net = Net(network, read_rules(params, network, strict=strict))
+    net = Net(network, read_rules(params, network, strict=strict), border)
     if left := initialise(net, init_from, allow_code):
         warnings.warn(left, stacklevel=2)
     return net
@@ -278,13 +287,36 @@ def loss_of(model: Module) -> LossSum | None:
     Raises:
         ConvloomError: a file whose description of them is damaged.
     """
-    saved = model.__dict__.get("_extra", {}).get(EXTRA)
+    saved = _kept(model)
     if saved is None:
         return None
     try:
         return LossSum.from_json(saved["costs"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConvloomError(f"what the network says of its costs is damaged ({error!r})") from None
+
+
+def border_of(model: Module) -> int:
+    """Pixels that the input of a network file's network leaves on each side of an image; 0 for
+    other networks.
+
+    Raises:
+        ConvloomError: a file whose border is damaged.
+    """
+    saved = _kept(model)
+    border = saved.get("border", 0) if isinstance(saved, Mapping) else 0
+    if not _is_border(border):
+        raise ConvloomError(f"what the network says of its border is damaged ({border!r})")
+    return int(border)
+
+
+def _is_border(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _kept(model: Module) -> Any:
+    """What a saved network keeps of its files; None for those that were made otherwise."""
+    return model.__dict__.get("_extra", {}).get(EXTRA)
 
 
 def _left_to_costs(network: Network) -> Iterator[tuple[str, str]]:
