@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -14,6 +15,7 @@ import convloom as cl
 from convloom.data import idx
 from convloom.training import TrainingInterrupted
 from convloom.training.config import load_config
+from convloom.training.loop import Loop
 from tests.cli.running import PATIENCE, command, environment, invoke, refused, spawn, words
 
 SMALL = """
@@ -267,6 +269,27 @@ def test_resume_of_a_finished_run_shows_it(trained: Path) -> None:
     assert "test accuracy" in result.stdout
     assert "nothing was left to do" in result.stdout
     assert (trained / "last.safetensors").read_bytes() == before
+
+
+def test_resume_takes_back_rows_behind_the_checkpoint(
+    tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was killed had told of an epoch that it will make again."""
+    run = tmp_path / "a"
+    shutil.copytree(trained, run)
+    settings, history = run / "run.toml", run / "history.csv"
+    settings.write_text(settings.read_text().replace("epochs = 1", "epochs = 3"))
+    told = history.read_text()
+    history.write_text(told + told.splitlines()[1].replace("1,", "2,", 1) + "\n")
+    (run / "history.json").unlink()
+
+    def stop_here(loop: Loop) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Loop, "_prepare", stop_here)
+    assert invoke("resume", run, "-q").exit_code == 130
+    assert history.read_text() == told
+    assert json.loads((run / "history.json").read_text())["epochs"][0]["epoch"] == 1
 
 
 def test_resume_of_what_is_no_run(tmp_path: Path) -> None:

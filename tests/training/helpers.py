@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -94,8 +94,9 @@ class InterpretedEngine:
             self.hyper[HYPER.index(name)] = value
         self.hyper_log.append(dict(values))
 
-    def state(self) -> dict[str, np.ndarray]:
-        return {name: np.array(value) for name, value in self.held.items()}
+    def state(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        asked = set(self.held if names is None else names)
+        return {name: np.array(value) for name, value in self.held.items() if name in asked}
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         for name, value in state.items():

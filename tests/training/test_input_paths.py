@@ -271,7 +271,9 @@ def test_a_resumed_run_is_the_same_bits(tmp_path: Path, device: str, way: str) -
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_checkpoints_hold_exactly_their_step(tmp_path: Path, device: str, way: str) -> None:
+def test_checkpoints_hold_exactly_their_step(
+    tmp_path: Path, device: str, way: str, no_time: None
+) -> None:
     ours, theirs = Watcher(), Watcher()
     trainer(device, way, callbacks=[ours], out=tmp_path / "a", checkpoint_every=4).fit(data(), 2)
     plain = trainer(device, "plain", callbacks=[theirs], out=tmp_path / "b", checkpoint_every=4)

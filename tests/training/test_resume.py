@@ -136,7 +136,7 @@ def test_a_stop_during_validation_validates_again(tmp_path: Path) -> None:
     assert_same_end(resumed, straight)
 
 
-def test_saves_within_an_epoch(tmp_path: Path) -> None:
+def test_saves_within_an_epoch(tmp_path: Path, no_time: None) -> None:
     """A run that was killed goes on from the last save; the steps since then are made again."""
     saved: list[tuple[int, str]] = []
 
@@ -380,7 +380,7 @@ class Poisoned(Recording):
         return result if len(self.batches) < 8 else replace(result, loss=1.0)
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path, no_time: None) -> None:
     made = trainer(tmp_path, engine=Poisoned)
     with pytest.raises(NonFiniteError, match=r"has become NaN or infinite at step 12"):
         made.fit(DATA, epochs=3)

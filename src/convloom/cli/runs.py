@@ -370,6 +370,11 @@ class _HistoryFiles(Callback):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def on_start(self, moment: Moment) -> None:
+        # A run that was killed may have told of epochs behind its last checkpoint.
+        if moment.history and not moment.progress.finished:
+            self.on_epoch(moment)
+
     def on_epoch(self, moment: Moment) -> None:
         moment.history.to_csv(self._folder / HISTORY_CSV)
         moment.history.to_json(self._folder / HISTORY_JSON)

@@ -261,7 +261,7 @@ def train(
         typer.Option(
             metavar="STEPS",
             show_default="0, at the end of epochs only",
-            help="Steps between two checkpoints within an epoch.",
+            help="Steps between two checkpoints within an epoch, written however long they take.",
         ),
     ] = None,
     as_json: options.Json = False,
@@ -274,6 +274,10 @@ def train(
 
     Ctrl-C finishes the step, saves a checkpoint and says how to resume; a second Ctrl-C stops at
     once.
+
+    A checkpoint, last.safetensors and the best epoch's best.safetensors, is also written at the end
+    of the run and of each epoch. At epochs that are short beside the time it takes to write one, it
+    is left out until ten times that time has gone by; the best epoch's weights are kept meanwhile.
     """
     flags: dict[str, Any] = {
         "params": params,

@@ -19,7 +19,7 @@ import itertools
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,17 +96,13 @@ def network_text(model: Module, input_shape: tuple[int, int, int]) -> str:
     return serialization.describe(model, model.trace(input_shape, 1), input_shape, None)
 
 
-def save(checkpoint: Checkpoint, *, only: Iterable[str] | None = None) -> None:
+def save(checkpoint: Checkpoint) -> None:
     """Write a checkpoint to its path, atomically.
-
-    Args:
-        only: names of the tensors to keep; None keeps all.
 
     Raises:
         FileError: the file cannot be written; an old file is unchanged.
     """
-    names = checkpoint.state if only is None else only
-    tensors = {name: np.asarray(checkpoint.state[name], order="C") for name in names}
+    tensors = {name: np.asarray(value, order="C") for name, value in checkpoint.state.items()}
     training = {
         "version": VERSION,
         "settings": checkpoint.settings,

@@ -79,7 +79,8 @@ class RunConfig:
         precision: ``fp32``, ``tf32`` or ``bf16``: what operands of products are rounded to.
         input: how images reach a GPU: ``auto``, ``resident`` or ``stream``.
         out: the run folder; None saves nothing.
-        checkpoint_every: steps between checkpoints within an epoch; 0 saves at epochs only.
+        checkpoint_every: steps between checkpoints within an epoch; 0 saves at its end only, and
+            there as the Trainer says.
         log_every: steps between rows of the history's step table; 0 logs none.
     """
 

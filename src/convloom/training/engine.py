@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -295,15 +295,18 @@ class Engine:
             raise KeyError(f"cannot write {name!r}; what lives between steps is {known}")
         self._storage.write(name, np.asarray(value))
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Copies of everything that lives between steps, logical shapes, by name."""
-        held = {
-            name: self._storage.read(name)
-            for name in self._storage.layouts
-            if name not in ("counter", "hyper", "loss.grad")
-        }
-        held["counter"] = np.array([self.seed, self.steps_done], np.uint64)
-        return held
+    def state(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """Copies of everything that lives between steps, logical shapes, by name; or of what
+        ``names`` has of it."""
+        lives = [n for n in self._storage.layouts if n not in ("counter", "hyper", "loss.grad")]
+        lives.append("counter")
+        asked = set(lives if names is None else names)
+        return {name: self._held_between_steps(name) for name in lives if name in asked}
+
+    def _held_between_steps(self, name: str) -> np.ndarray:
+        if name == "counter":
+            return np.array([self.seed, self.steps_done], np.uint64)
+        return self._storage.read(name)
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Replace everything that ``state`` names.

@@ -36,6 +36,7 @@ from convloom.training.history import EpochRow, History, StepRow, score
 from convloom.training.interrupt import StopRequest, TrainingInterrupted
 from convloom.training.metrics import Evaluation, Totals
 from convloom.training.protocols import Batches, Dataset, Progress, StepResult
+from convloom.training.saving import Spacing
 from convloom.training.schedules import Span
 
 if TYPE_CHECKING:
@@ -194,6 +195,8 @@ class Loop:
         self._window = Totals()
         self._seconds = 0.0
         self._saved = ""
+        self._spacing = Spacing()
+        self._best: Checkpoint | None = None  # of the best epoch, until it is written
         self._began = time.perf_counter()
 
     @property
@@ -224,6 +227,9 @@ class Loop:
                 # A stop that came during the last epoch's end has nothing left to stop.
                 if self._stop_asked() and not self.progress.finished:
                     self._interrupt()
+        except Exception:
+            self._write_best()
+            raise
         finally:
             self._tell("on_end")
 
@@ -311,7 +317,7 @@ class Loop:
                     self._tell("on_step", result=result)
                 if every and step % every == 0 and not self._stop_asked():
                     look_at_the_clock()
-                    self._save(checkpoint.LAST)
+                    self._save()
         look_at_the_clock()
         # Those on their way when someone asked to stop have been reported too.
         if self._stop_asked():
@@ -355,7 +361,7 @@ class Loop:
             self._window = Totals()
 
     def _finish_epoch(self) -> None:
-        """Validate, add the epoch's row, and save."""
+        """Validate, add the epoch's row, and save if that is due."""
         began = time.perf_counter()
         figures = self._validate()
         seconds = self._seconds + time.perf_counter() - began
@@ -367,10 +373,11 @@ class Loop:
         self._epoch = Totals()
         self._seconds = 0.0
         self._tell("on_epoch", row=row)
-        # The best first: killed in between, a resume makes this epoch again and saves both.
         if best is None or score(row) > score(best):
-            self._save(checkpoint.BEST)
-        self._save(checkpoint.LAST)
+            self._keep_best()
+        # Who asked to stop will be given a checkpoint anyway.
+        if self.progress.finished or (self._spacing.due() and not self._stop_asked()):
+            self._save()
 
     def _validate(self) -> Evaluation | None:
         """Figures over the validation set; a stop in the middle saves, and a resume starts over."""
@@ -399,22 +406,46 @@ class Loop:
     def _network(self) -> str:
         return checkpoint.network_text(self.trainer.model, self.trainer.shape_of(self.train))
 
-    def _save(self, name: str) -> None:
-        """Write a checkpoint, if there is a run folder; never one that holds NaN or Inf."""
+    def _keep_best(self) -> None:
+        """Copy the weights of the epoch that just ended, for the next checkpoint to write."""
+        out, engine = self.trainer.out, self.trainer.engine
+        if out is None:
+            return
+        held = self._settings, self.record(), self._made_by, self._network
+        names = [name for name, _ in self.trainer.model.named_variables()]
+        weights = self._finite(engine.state(names))
+        self._best = Checkpoint(out / checkpoint.BEST, weights, *held)
+
+    def _save(self) -> None:
+        """Write a checkpoint, and the best epoch's; nothing if there is no run folder."""
         out = self.trainer.out
         if out is None:
             return
-        state = self.trainer.engine.state()
+        # Before the clock runs: what the first one takes says nothing of the next.
+        held = self._settings, self.record(), self._made_by, self._network
+        with self._spacing.writing():
+            state = self._finite(self.trainer.engine.state())
+            # The best first: killed in between, a resume makes its epoch again and saves both.
+            self._write_best()
+            self._write(Checkpoint(out / checkpoint.LAST, state, *held))
+        self._saved = str(out / checkpoint.LAST)
+
+    def _write_best(self) -> None:
+        """Write the weights of the best epoch, unless that is done."""
+        best, self._best = self._best, None
+        if best is not None:
+            self._write(best)
+
+    def _write(self, saved: Checkpoint) -> None:
+        checkpoint.save(saved)
+        self._tell("on_checkpoint", details=(str(saved.path),))
+
+    def _finite(self, state: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What may be saved. Raises NonFiniteError where it holds NaN or Inf."""
         for tensor, value in state.items():
             if value.dtype.kind == "f" and not np.isfinite(value).all():
                 raise self._non_finite(f"{tensor} has become NaN or infinite")
-        path = out / name
-        saved = Checkpoint(path, state, self._settings, self.record(), self._made_by, self._network)
-        weights = [name for name, _ in self.trainer.model.named_variables() if name in state]
-        checkpoint.save(saved, only=weights if name == checkpoint.BEST else None)
-        if name == checkpoint.LAST:
-            self._saved = str(path)
-        self._tell("on_checkpoint", details=(str(path),))
+        return state
 
     def _stop_asked(self) -> bool:
         return self.stop_wanted or self.stop.asked is not None
@@ -426,7 +457,7 @@ class Loop:
             saved = "nothing was saved because the Trainer has no out= folder; "
             saved += "the model holds the weights of this step"
         else:
-            self._save(checkpoint.LAST)
+            self._save()
             saved = f"saved {out / checkpoint.LAST}; resume with "
             if (out / CONFIG_NAME).is_file():
                 saved += f"convloom resume {shlex.quote(str(out))}"

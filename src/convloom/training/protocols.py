@@ -6,7 +6,7 @@ displays; anything that has these methods will do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -55,8 +55,9 @@ class Engine(Protocol):
         """Set rates by the names of the optimizer's ``slots``; they hold until set again."""
         ...
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Copies of everything that lives between steps: parameters, optimiser states, counter."""
+    def state(self, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+        """Copies of everything that lives between steps: parameters, optimiser states, counter; or
+        of what ``names`` has of it."""
         ...
 
     def load_state(self, state: Mapping[str, np.ndarray]) -> None:

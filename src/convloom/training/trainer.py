@@ -72,8 +72,11 @@ class Trainer:
             file is cut into batches by itself, the last of which may be shorter; empty for one file
             of all.
         callbacks: watchers, told of each step and epoch.
-        out: run folder for ``last.safetensors`` and ``best.safetensors``; None saves nothing.
-        checkpoint_every: steps between two saves within an epoch; 0 saves at epochs only.
+        out: run folder for ``last.safetensors`` and ``best.safetensors``; None saves nothing. They
+            are written when ``fit`` ends or is stopped, and at an epoch's end unless that takes
+            long: then only when ten times as long has gone by since the last time.
+        checkpoint_every: steps between two saves within an epoch, which are always written; 0 saves
+            at epochs only.
         log_every: steps between two rows of ``history.steps``; 0 logs none.
         engine: what makes the engine; for tests and for running on several devices.
 
@@ -177,8 +180,8 @@ class Trainer:
 
         Ctrl-C (or SIGTERM) finishes the step (on a GPU, those on their way), saves
         ``last.safetensors`` and raises TrainingInterrupted, which says how to resume; a second one
-        stops at once. A loss that is not finite ends training at once, and no checkpoint is
-        written: those that exist hold the last good weights.
+        stops at once. A loss that is not finite ends training at once, and ``last.safetensors`` is
+        left alone: it holds the last good weights that were saved.
 
         Args:
             train: what to learn from.

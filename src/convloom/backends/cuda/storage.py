@@ -21,7 +21,8 @@ class DeviceTensor:
 
     def read(self) -> np.ndarray:
         """A row-major copy in the logical shape, after all work asked for so far."""
-        return self.spec.layout.logical(self.memory(), self.spec.shape).copy(order="C")
+        logical = self.spec.layout.logical(self.memory(), self.spec.shape)
+        return np.asarray(logical, order="C")
 
     def memory(self) -> np.ndarray:
         """A flat copy of the elements as they lie in memory."""
