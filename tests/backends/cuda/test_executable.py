@@ -288,6 +288,14 @@ class TestReplay:
         assert asked == [name for part in wanted for name in part]
         assert gpu.replayed == 6
 
+    def test_later_repetitions_may_have_launches_of_their_own(self, gpu: HostGpu) -> None:
+        asked: list[int] = []
+        replay = Replay(
+            gpu, [lambda: asked.append(0)], later=lambda place: [lambda: asked.append(place)]
+        )
+        replay.run(7)
+        assert asked == [0, 1, 2, 3, 0, 1, 0]
+
 
 class TestPrologue:
     """What a step makes from parameters before it runs, and keeps up to date itself."""

@@ -11,12 +11,16 @@ batch lies and where results go are arguments ``Fed(name)``, known only to whoev
     clock                                  uint64: [0] row, [1] number of the first step, [2] row,
                                            [3] 1 for a network of many that has left off
     losses, corrects                       (steps,) float32, (steps, 2) int32
+    place                                  0, or how many steps of the same graph come before
 
 Row is the step's own in order, rates, losses and corrects. The first kernel reads clock[0] and
 copies it to clock[2]; the last one reads clock[2] and sets clock[0] to the next row: so no block
-reads what another of the same launch writes. Hyper values and counter are left as after a gathered
-step. The kernels' constants gain ``FED``, and of the data set ``FED_C``, ``FED_H`` … as
-kernels/cuda/gather has them without the prefix.
+reads what another of the same launch writes. Kernels that are chained (kernels/cuda/device/
+chained.cuh) begin before clock[0] is set. So they are told their place, and a step that is not
+the first of its graph adds that to the row that the first one copied to clock[2].
+
+Hyper values and counter are left as after a gathered step. The kernels' constants gain ``FED``, and
+of the data set ``FED_C``, ``FED_H`` … as kernels/cuda/gather has them without the prefix.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -203,6 +203,7 @@ class CudaGpu:
         self._side: Any = None
         self._kernels: dict[Specialisation, Any] = {}
         self._shared: dict[Specialisation, int] = {}
+        self._sizes: dict[Specialisation, list[int] | None] = {}
         self._slots = [_Slot(self) for _ in range(_SLOTS)]
         self._next_slot = 0
         self.name = str(self._device.name)
@@ -288,7 +289,9 @@ class CudaGpu:
         config = self._core.LaunchConfig(
             grid=call.blocks, block=call.threads, shmem_size=call.shared
         )
-        words = _typed(call, _parameter_sizes(kernel))
+        if call.kernel not in self._sizes:
+            self._sizes[call.kernel] = _parameter_sizes(kernel)
+        words = _typed(call, self._sizes[call.kernel])
         launch = self._core.launch
         asked = _Launch(call, (config, kernel, *words))
 
@@ -307,7 +310,8 @@ class CudaGpu:
     def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """A function that repeats, as one graph, all launches that ``work`` asks for.
 
-        They are the graph's nodes, and depend on each other as their bytes say.
+        They are the graph's nodes, and depend on each other as their bytes say. One that depends on
+        a single other one begins before that has ended, if the kernels of both are ``chained``.
         """
         self._enter()
         captured: list[_Launch] = []
@@ -335,12 +339,39 @@ class CudaGpu:
             nodes: list[Any] = []
             waits = dependencies([one.call.access for one in captured])
             for one, (*others, last) in zip(captured, (w or (None,) for w in waits), strict=True):
-                node = _node(definition if last is None else nodes[last], one)
-                node.pred.update(nodes[other] for other in others)
+                if last is not None and not others and self._chained(captured[last], one):
+                    node = _node(definition, one)
+                    self._chain(definition, nodes[last], node)
+                else:
+                    node = _node(definition if last is None else nodes[last], one)
+                    node.pred.update(nodes[other] for other in others)
                 nodes.append(node)
             return definition.instantiate()
         except Exception as error:
             raise _translated(error, "a graph cannot be made of the step") from None
+
+    def _chained(self, before: _Launch, after: _Launch) -> bool:
+        """Whether the kernel of one launch may begin while that of the other still runs."""
+        return before.call.kernel.chained and after.call.kernel.chained and self._chains
+
+    @cached_property
+    def _chains(self) -> bool:
+        """Whether graphs have such edges: from compute capability 9.0 and CUDA 12.3 on. Without
+        them each kernel begins when the one before has ended, which gives the same bits."""
+        capability = device.capability_of(self.arch)
+        (version,) = self._ask("cuDriverGetVersion")
+        return capability is not None and capability >= (9, 0) and int(version) >= 12030
+
+    def _chain(self, definition: Any, before: Any, after: Any) -> None:
+        """Let a node begin when all blocks of the one before it have said so."""
+        driver = self._driver
+        edge = driver.CUgraphEdgeData()
+        edge.from_port = driver.CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC
+        edge.type = int(driver.CUgraphDependencyType.CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC)
+        # CUDA 13 has the second form alone, under the plain name.
+        second = "cuGraphAddDependencies_v2"
+        add = second if hasattr(driver, second) else second.removesuffix("_v2")
+        self._ask(add, definition.handle, [before.handle], [after.handle], [edge], 1)
 
     def upload_aside(self, address: int, values: np.ndarray, after: Mark) -> Mark:
         """Copy part of a pinned array on a stream of its own, once ``after`` is due."""

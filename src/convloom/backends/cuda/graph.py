@@ -23,6 +23,8 @@ class Replay:
     Args:
         calls: the launches of one repetition, each a function that asks for one.
         prologue: launches that come once, before the first repetition of each graph.
+        later: the launches of repetitions that have so many before them in their graph, where these
+            are not those of the first one.
     """
 
     def __init__(
@@ -30,8 +32,10 @@ class Replay:
         gpu: Gpu,
         calls: Sequence[Callable[[], None]],
         prologue: Sequence[Callable[[], None]] = (),
+        later: Callable[[int], Sequence[Callable[[], None]]] | None = None,
     ) -> None:
         self._gpu = gpu
+        self._later = later
         self._calls = tuple(calls)
         self._prologue = tuple(prologue)
         self.longest = _power_of_two(min(REPETITIONS, LAUNCHES // max(1, len(self._calls))))
@@ -64,8 +68,12 @@ class Replay:
         return self._graphs[length]
 
     def _ask(self, length: int) -> None:
-        for call in (*self._prologue, *length * self._calls):
+        for call in self._prologue:
             call()
+        for place in range(length):
+            calls = self._later(place) if self._later and place else self._calls
+            for call in calls:
+                call()
 
     def forget(self) -> None:
         """Drop all graphs: something that they hold has changed."""

@@ -50,7 +50,16 @@ class Specialisation:
     @property
     def cluster(self) -> int:
         """Blocks of a cluster: what the kernel is told by a constant of that name, else 1."""
-        value = dict(self.constants).get("CLUSTER", 1)
+        return self._number("CLUSTER", 1)
+
+    @property
+    def chained(self) -> bool:
+        """Whether it may begin while a kernel before it still runs, for whose end it waits itself
+        (kernels/cuda/device/chained.cuh)."""
+        return self._number("CHAINED", 0) != 0
+
+    def _number(self, name: str, otherwise: int) -> int:
+        value = dict(self.constants).get(name, otherwise)
         assert isinstance(value, int)
         return value
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -322,11 +323,17 @@ class ResidentSteps:
             if not calls:
                 before, after = self._ends(tables)
                 calls = (before, *self.executable.calls, after)
-            self._replay = Replay(self._gpu, calls, self.executable.prologue)
+            chained = any(phase.kernel.chained for phase in self._fed_phases())
+            later = partial(self._fed, tables) if chained else None
+            self._replay = Replay(self._gpu, calls, self.executable.prologue, later)
         return self._tables
 
-    def _fed(self, tables: _Tables) -> tuple[Callable[[], None], ...]:
-        """The launches of a step that gathers and records itself; none where it cannot."""
+    def _fed(self, tables: _Tables, place: int = 0) -> tuple[Callable[[], None], ...]:
+        """The launches of a step that gathers and records itself; none where it cannot.
+
+        Args:
+            place: steps that come before it in its graph.
+        """
         if not self._fed_phases():
             return ()
         images, labels, scale, shift = self.data.addresses
@@ -341,6 +348,7 @@ class ResidentSteps:
             "clock": self._clock.address,
             "losses": tables.reports.tables[0],
             "corrects": tables.reports.tables[1],
+            "place": place,
         }
         calls = fed_calls(self.executable, self._gather, addresses)
         return tuple(self._gpu.prepare(call) for call in calls)

@@ -320,6 +320,7 @@ class MemberSteps:
             "clock": self._address("clock"),
             "losses": self._reports.tables[0],
             "corrects": self._reports.tables[1],
+            "place": 0,
             "members": self.members,
             "stride": self._placed.stride,
         }

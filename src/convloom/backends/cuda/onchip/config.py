@@ -22,6 +22,8 @@ class Config:
             its own to come from device memory.
         ahead: whether the second kernel asks for parameters and states before it adds up gradients.
         wide: whether a thread's tile may be six columns wide, in fp32.
+        chained: whether, within a graph, each kernel begins while the one before it still runs, and
+            waits for that where it must (kernels/cuda/device/chained.cuh).
         unroll: channels whose products are one piece of code, in fp32, so that the inputs of the
             next are on their way while those of one are multiplied.
     """
@@ -33,6 +35,7 @@ class Config:
     early: bool = False
     ahead: bool = False
     wide: bool = False
+    chained: bool = False
     unroll: int = 1
 
     @property
@@ -54,7 +57,10 @@ VARIANTS = {
     "ahead": Config(ahead=True),
     "wide": Config(wide=True),
     "unroll2": Config(unroll=2),
-    "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True),
+    "chained": Config(chained=True),
+    "cluster2ahead": Config(split=2, cluster=True, ahead=True),
+    "cluster2chained": Config(split=2, cluster=True, ahead=True, chained=True),
+    "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True, chained=True),
 }
 _chosen: ContextVar[Config] = ContextVar("config of the kernels on chip", default=PLAIN)
 

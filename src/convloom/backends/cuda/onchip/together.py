@@ -39,6 +39,8 @@ def _many(
 ) -> Phase:
     folder, _, name = phase.kernel.source.rpartition("/")
     known = {**dict(phase.kernel.constants), **constants}
+    if "CHAINED" in known:
+        known["CHAINED"] = 0  # members that have left off end at once, without waiting
     kernel = Specialisation(f"{folder}/many_{name}", tuple(sorted(known.items())))
     return replace(phase, kernel=kernel, arguments=(*phase.arguments, *more))
 

@@ -39,8 +39,8 @@ _PARAMETERS = 12
 _THREADS = 256
 #: What the kernels take last where their batch lies in a data set (fed.py), null otherwise; hyper
 #: and counter are the step's own tensors.
-_STEP_FED = ("images", "labels", "scale", "shift", "order", "draws", "clock")
-_REDUCE_FED = ("rates", "hyper", "counter", "clock", "losses", "corrects")
+_STEP_FED = ("images", "labels", "scale", "shift", "order", "draws", "clock", "place")
+_REDUCE_FED = ("rates", "hyper", "counter", "clock", "losses", "corrects", "place")
 
 
 def refusal(node: Node, specs: Specs, limit: int) -> str:
@@ -118,7 +118,7 @@ class _Launches:
             self.n,
             *len(_STEP_FED) * (ABSENT,),
         )
-        step, constants = "onchip/step", self.constants
+        step, constants = "onchip/step", self.constants | self._chained()
         if kernel.cluster > 1:
             step, constants = "onchip/cluster_step", constants | {"CLUSTER": kernel.cluster}
         build.add(step, constants, arguments, blocks, kernel.config.threads, self.shared)
@@ -162,9 +162,14 @@ class _Launches:
             for phase, end in zip(phases, ends, strict=True)
         )
 
+    def _chained(self) -> dict[str, int]:
+        """Whether the kernels begin early and wait; not for packing, which does neither."""
+        return {"CHAINED": int(self.kernel.config.chained)}
+
     def _reduce(self, workspaces: tuple[Argument, ...], packed: Argument, slabs: int) -> None:
         top = cast(TopKCorrect, self.chain.stages[-1])
-        constants = self.constants | {
+        constants = self.constants | self._chained()
+        constants |= {
             "GRADIENTS": int(self._mode() == GRADIENTS),
             "TOP": top.k,
             "STAGES": STAGES,

@@ -14,14 +14,14 @@ __global__ void __launch_bounds__(256)
                        ONCHIP_PARAMETER(6), ONCHIP_PARAMETER(7), ONCHIP_PARAMETER(8),
                        ONCHIP_PARAMETER(9), ONCHIP_PARAMETER(10), ONCHIP_PARAMETER(11),
                        const f64* rates, f64* own_hyper, u64* counter, u64* clock, f32* all_losses,
-                       i32* all_corrects, i64 blocks, i64 members, i64 stride) {
+                       i32* all_corrects, i64 place, i64 blocks, i64 members, i64 stride) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
     const Member own(blocks, stride);
     if (own(clock)[LEFT] != 0) return;
     const Reported reported{own(losses), own(ranks), own(loss), own(correct), own(rates),
-                            own(own_hyper), own(counter), own(clock), all_losses, all_corrects,
-                            members, own.number};
+                            own(own_hyper), own(counter), own(clock), place, all_losses,
+                            all_corrects, members, own.number};
     const Reduction<P> work{
         own(slab), own(kept), reported.hyper<P>(hyper), slabs, n,
         {ONCHIP_OWN(0), ONCHIP_OWN(1), ONCHIP_OWN(2), ONCHIP_OWN(3), ONCHIP_OWN(4), ONCHIP_OWN(5),

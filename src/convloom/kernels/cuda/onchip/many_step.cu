@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(P::THREADS, 1)
                      const f32* p10, const f32* p11, const u8* packed, f32* slab, u8* kept,
                      f32* losses, i32* ranks, f32* logits, f32 smoothing, i64 n,
                      const void* images, const i64* labels, const f32* scales, const f32* shifts,
-                     const i64* order, const u8* draws, u64* clock, i64 blocks, i64 parts,
-                     i64 stride) {
+                     const i64* order, const u8* draws, u64* clock, i64 place, i64 blocks,
+                     i64 parts, i64 stride) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
     const Member own(parts, stride);
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(P::THREADS, 1)
                        own(p8), own(p9), own(p10), own(p11)},
                       own(packed), own(slab), own(kept), own(losses), own(ranks), own(logits),
                       smoothing, n,
-                      {images, labels, scales, shifts, own(order), own(draws), own(clock)}};
+                      {images, labels, scales, shifts, own(order), own(draws), own(clock), place}};
     carry<P>(given, SeveralTurns<P>(own.block, blocks, parts, n), own.block == 0, smem_raw);
 #endif
 }

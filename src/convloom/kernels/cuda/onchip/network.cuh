@@ -2,6 +2,7 @@
 // onchip/step.cu says what of it goes where.
 #pragma once
 
+#include "device/chained.cuh"
 #include "onchip/image.cuh"
 #include "onchip/kit.cuh"
 #include "onchip/loss.cuh"
@@ -191,12 +192,14 @@ __device__ __forceinline__ void load_biases(Bytes* shared, const f32* const (&pa
 
 // Seed and number of a fed step, and its row for the kernel behind this one, which one block leaves
 // there. Every thread may read them after the next barrier.
-__device__ __forceinline__ const u64* fed_counter(const u64* counter, u64* clock, bool leaves) {
+template <class P>
+__device__ __forceinline__ const u64* fed_counter(const u64* counter, const Feeding& fed,
+                                                  const Source<P>& source, bool leaves) {
     __shared__ u64 now[2];
     if (threadIdx.x == 0) {
         now[0] = counter == nullptr ? 0 : counter[0];
-        now[1] = clock[1] + clock[0];
-        if (leaves) clock[2] = clock[0];
+        now[1] = fed.clock[1] + source.row;
+        if (leaves && fed.place == 0) fed.clock[2] = source.row;
     }
     return now;
 }
@@ -281,19 +284,30 @@ __device__ __forceinline__ void restore(Bytes* shared, const Given& given) {
     }
 }
 
+// Ask for all weights and biases that stay in shared memory.
+template <class P>
+__device__ __forceinline__ void load_parameters(Bytes* shared, const Given& given) {
+    load_biases<P, 0>(shared, given.parameter);
+    load_weights<P>(shared, given.packed, 0, int(P::MATRICES_AT));
+    load_weights<P>(shared, given.packed, int(P::MATRICES_AT), int(P::SUMS_AT));
+}
+
 // Carry the images of all turns; `leaves`: whether this is the block that leaves the fed step's row.
 template <class P, class Turns>
 __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leaves, Bytes* shared) {
     const i64 n = given.n;
+    // In a chain the kernel before this one may still run. Until that has ended, this one reads only
+    // what no kernel writes, and its row; the first step of a graph waits for that too.
+    constexpr bool CHAINED = P::CHAINED != 0;
+    if constexpr (CHAINED) begin_next();
+    if (CHAINED && given.feeding.place == 0) await_before();
     const Source<P> source(given.x, given.target, given.feeding);
-    load_biases<P, 0>(shared, given.parameter);
-    load_weights<P>(shared, given.packed, 0, int(P::MATRICES_AT));
-    load_weights<P>(shared, given.packed, int(P::MATRICES_AT), int(P::SUMS_AT));
+    if constexpr (!CHAINED) load_parameters<P>(shared, given);
     Samples<P> now, next;
     now.ask(source, turn.now(), n);
     next.ask(source, turn.next(), n);
     const u64* counter = given.counter;
-    if constexpr (P::FED != 0) counter = fed_counter(counter, given.feeding.clock, leaves);
+    if constexpr (P::FED != 0) counter = fed_counter(counter, given.feeding, source, leaves);
     const Work<P> work(given, counter, shared);
     const f32 scale = P::MODE == 2 ? *given.dloss / f32(n) : 0.0f;
     const typename Loss<P>::Batch batch{source,       scale,        given.smoothing, given.logits,
@@ -303,6 +317,10 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
     incoming.ask(source, now);
     for (int i = threadIdx.x; i < int(P::IMAGES) * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
         at<uint4>(shared + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
+    if constexpr (CHAINED) {
+        await_before();
+        load_parameters<P>(shared, given);
+    }
     Convs<P, 0> convs;
     convs.begin();
     __syncthreads();

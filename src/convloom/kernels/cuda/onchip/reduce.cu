@@ -5,6 +5,7 @@
 // threads share the slabs. A fully connected weight: onchip/linear_wgrad.cuh. The last block sums
 // losses and counts ranks. All sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW,
 // in place, and the packed weights are kept new. Limit: reading slabs and features once.
+#include "device/chained.cuh"
 #include "onchip/reduction.cuh"
 
 template <class P>
@@ -15,11 +16,15 @@ __global__ void __launch_bounds__(256)
                   ONCHIP_PARAMETER(4), ONCHIP_PARAMETER(5), ONCHIP_PARAMETER(6),
                   ONCHIP_PARAMETER(7), ONCHIP_PARAMETER(8), ONCHIP_PARAMETER(9),
                   ONCHIP_PARAMETER(10), ONCHIP_PARAMETER(11), const f64* rates, f64* own_hyper,
-                  u64* counter, u64* clock, f32* all_losses, i32* all_corrects) {
+                  u64* counter, u64* clock, f32* all_losses, i32* all_corrects, i64 place) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
+    if constexpr (P::CHAINED != 0) {
+        await_before();
+        begin_next();  // behind the wait: source.cuh says who counts on it
+    }
     const Reported reported{losses, ranks, loss, correct, rates, own_hyper, counter, clock,
-                            all_losses, all_corrects};
+                            place, all_losses, all_corrects};
     const Reduction<P> work{
         slab, kept, reported.hyper<P>(hyper), slabs, n,
         {ONCHIP_GIVEN(0), ONCHIP_GIVEN(1), ONCHIP_GIVEN(2), ONCHIP_GIVEN(3), ONCHIP_GIVEN(4),

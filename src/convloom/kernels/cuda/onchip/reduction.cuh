@@ -225,12 +225,13 @@ struct Reported {
     f64* own_hyper;
     u64* counter;
     u64* clock;
+    i64 place;
     f32* all_losses;
     i32* all_corrects;
     // Members that share a row of the tables of losses and right answers, and which this is.
     i64 members = 1, member = 0;
 
-    __device__ __forceinline__ i64 row() const { return i64(clock[2]); }
+    __device__ __forceinline__ i64 row() const { return i64(clock[2]) + place; }
     // The step's hyper values: those of its row if FED.
     template <class P>
     __device__ __forceinline__ const f64* hyper(const f64* given) const {

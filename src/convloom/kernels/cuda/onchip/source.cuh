@@ -14,7 +14,9 @@ struct FedSet {
                          REFLECT = P::FED_REFLECT;
 };
 
-// What a step is given of a data set; row clock[0] of `order` is its own.
+// What a step is given of a data set. Its row of `order` is in the clock. Where steps are CHAINED, only
+// the first one of a graph, at `place` 0, finds it there in time; those behind it count from that row,
+// which the first one has left (fed.py).
 struct Feeding {
     const void* images;
     const i64* labels;
@@ -22,6 +24,14 @@ struct Feeding {
     const i64* order;
     const u8* draws;
     u64* clock;
+    i64 place;
+
+    template <class P>
+    __device__ __forceinline__ u64 row() const {
+        if constexpr (P::CHAINED == 0) return clock[0];
+        const volatile u64* now = clock;  // device/chained.cuh says why
+        return place == 0 ? now[0] : now[2] + u64(place);
+    }
 };
 
 template <class P, bool FED = P::FED != 0>
@@ -59,7 +69,7 @@ struct Source<P, true> {
         : data{fed.images, fed.scale, fed.shift, fed.draws},
           labels(fed.labels),
           order(fed.order),
-          row(fed.clock[0]) {
+          row(fed.template row<P>()) {
 #pragma unroll
         for (int c = 0; c < KEPT; ++c) {
             scale[c] = fed.scale[c];
