@@ -34,6 +34,7 @@ from convloom.ops import (
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
+    NoisyReLU,
     ReLU,
     ReLUGrad,
     Slice,
@@ -48,6 +49,7 @@ from convloom.ops import (
 )
 from convloom.ops.control import counter_vector, hyper_vector
 from convloom.ops.fused import FusedLinear, FusedLinearDgrad, FusedLinearWgrad
+from convloom.random import normal
 from tests.backends.gradients import local_and_gradients, op_and_gradient
 from tests.backends.harness import compare, integers, normals, outcome, run_op
 from tests.zoo import ADAPTIVE_POOL, AXIS_MAPS, CLIPPED_POOL, FOURS_POOL, LOCAL, Case
@@ -172,6 +174,26 @@ class TestDropout:
     def test_channels_of_other_ranks(self) -> None:
         x, counter = normals((3, 5, 19), 0), counter_vector(1, 2)
         compare(ChannelDropout(0.5, rescale=False), x, counter, exact=True)
+
+
+class TestNoise:
+    @pytest.mark.parametrize("shape", ((9,), (33, 65), (3, 5, 7, 11), (2, 3, 50, 41)))
+    @pytest.mark.parametrize("layout", (None, ROW_MAJOR))
+    @pytest.mark.parametrize("fixed", (False, True))
+    def test_same_noise_as_the_reference(
+        self, shape: tuple[int, ...], layout: object, fixed: bool
+    ) -> None:
+        x, layouts = with_specials(shape, 0), (layout, *(() if fixed else (None,)), layout)
+        counter = () if fixed else (counter_vector(seed=2**63 + 12345, step=7),)
+        compare(NoisyReLU(99, fixed), x, *counter, tolerance=2e-6, layouts=layouts)
+
+    def test_every_part_of_the_normal_law(self) -> None:
+        """A million numbers, among them some of the far tails, each to itself."""
+        ones, counter = np.ones(2**20, np.float32), counter_vector(1, 2)
+        (got,) = run_op(NoisyReLU(3), ones, counter)
+        n = normal(1, 3, ones.shape, step=2)
+        assert np.abs(n).max() > 4.5
+        np.testing.assert_allclose(got, np.maximum(1 + n, 0), rtol=1e-6, atol=4e-7)
 
 
 POOLS = [

@@ -83,6 +83,16 @@ def test_a_contrast_normalisation_is_held_to_its_own_rule() -> None:
     assert rows["pool1"].note == ""
 
 
+@pytest.mark.parametrize("device", ("cpu", "cuda-sim"))
+def test_noise_is_held_where_gradients_are_checked(device: str) -> None:
+    more = "[more]\ntype=neuron\ninputs=pool1\nneuron=nrelu\n\n[drop1]"
+    noisy = edited(edited(MIXED, "neuron=relu", "neuron=nrelu"), "[drop1]", more)
+    report = checked(edited(noisy, "type=hs\ninputs=pool1", "type=hs\ninputs=more"), device=device)
+    assert report.ok, str(report)
+    rows = {row.layer: row for row in report.rows}
+    assert rows["more"].note == "not a true gradient: the noise is held constant, as it was then"
+
+
 def test_layers_that_nothing_learnt_lies_before_have_no_gradient() -> None:
     blur = "\n[blur1]\ntype=blur\ninputs=data\nchannels=3\nfilterSize=3\nstdev=1\ngpu=0\n"
     text = DATA + blur + edited(SMALL.removeprefix(DATA), "inputs=data", "inputs=blur1")

@@ -109,12 +109,6 @@ def test_shared_weights_are_one_parameter() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("neuron=relu", "neuron=nrelu", r"\[conv1\] neuron=nrelu adds noise"),
-        (
-            "[fc10]\ntype=fc\ninputs=pool1",
-            "[more]\ntype=neuron\ninputs=pool1\nneuron=nrelu\n[fc10]\ntype=fc\ninputs=more",
-            r"\[more\] neuron=nrelu adds noise",
-        ),
         ("type=softmax", "type=neuron\nneuron=relu", r"\[logprob\] needs a softmax layer"),
     ],
 )
@@ -240,6 +234,53 @@ def test_dropout_keeps_its_scale_in_training_and_multiplies_in_tests() -> None:
     logits = [np.log(one.predict(x, device="cpu")) for one in (halved, plain)]
     half, whole = (rows - rows.mean(axis=1, keepdims=True) for rows in logits)
     np.testing.assert_allclose(half, 0.5 * whole, rtol=1e-3, atol=1e-5)
+
+
+NOISY = edited(SMALL, "neuron=relu", "neuron=nrelu")
+NOISY_LAYER = (
+    edited(SMALL, "neuron=relu\n", "")
+    + """
+[more]
+type=neuron
+inputs=fc10
+neuron=nrelu
+
+[size]
+type=cost.sum2
+inputs=more
+gpu=0
+"""
+)
+
+
+@pytest.mark.parametrize("text", (NOISY, NOISY_LAYER), ids=("neuron", "layer"))
+def test_noise_is_that_of_the_reference_and_drawn_anew(text: str) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((4, 3, 16, 16)).astype(np.float32), np.arange(4)
+    losses = {}
+    for device in ("reference", "cpu", "cuda-sim"):
+        model = net(text, RULES + "\n[size]\ncoeff=0.01\n").initialize(1)
+        step = cl.compile(
+            model, model.cost.loss, cl.optim.SGD(lr=0.0), batch_size=4, input_shape=(3, 16, 16),
+            device=device, seed=5,
+        )  # fmt: skip
+        losses[device] = [step(x, y) for _ in range(3)]
+    for found in losses.values():
+        np.testing.assert_allclose(found, losses["reference"], rtol=1e-5)
+        assert len(set(found)) == 3
+
+
+def test_noise_in_tests_is_the_same_each_time_and_in_a_saved_network(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((4, 3, 16, 16)).astype(np.float32)
+    model = net(NOISY).initialize(1)
+    model.save(tmp_path / "net.safetensors")
+    first, plain = model.predict(x, device="cpu"), net().initialize(1).predict(x, device="cpu")
+    np.testing.assert_array_equal(first, model.predict(x, device="cpu"))
+    loaded = cl.load(tmp_path / "net.safetensors")
+    np.testing.assert_array_equal(first, loaded.predict(x, device="cpu"))
+    for device in ("reference", "cuda-sim"):
+        np.testing.assert_allclose(loaded.predict(x, device=device), first, rtol=1e-4)
+    assert np.abs(first - plain).max() > 1e-4
 
 
 def test_neurons_are_layers_of_their_own() -> None:

@@ -39,7 +39,13 @@ OP_FAMILIES = {
         "FusedConv2dWgrad",
         "PooledConv2dGrad",
     ),
-    "dropout": ("Dropout", "DropoutGrad", "ChannelDropout", "ChannelDropoutGrad"),
+    "dropout": (
+        "Dropout",
+        "DropoutGrad",
+        "ChannelDropout",
+        "ChannelDropoutGrad",
+        "NoisyReLU",
+    ),
     "elementwise": (
         "Activation",
         "ActivationGrad",

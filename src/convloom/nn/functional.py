@@ -32,6 +32,7 @@ from convloom.ops import (
     Mirror,
     Mul,
     Nailbed,
+    NoisyReLU,
     Op,
     Pad2d,
     Pair,
@@ -380,7 +381,7 @@ def dropout(
     Without ``rescale`` the rest stays as it is, and prediction multiplies by 1 - p.
     """
     x, chance = _tensor(input, "dropout"), arguments.probability(p)
-    return x.tracer.dropout(x, Dropout(chance, rescale=rescale)) if training and chance > 0 else x
+    return x.tracer.drawn(x, Dropout(chance, rescale=rescale)) if training and chance > 0 else x
 
 
 def dropout2d(
@@ -388,7 +389,13 @@ def dropout2d(
 ) -> SymbolicTensor:
     """As ``dropout``, for whole channels of (N, C, H, W)."""
     x, chance = _tensor(input, "dropout2d"), arguments.probability(p)
-    return x.tracer.dropout(x, ChannelDropout(chance)) if training and chance > 0 else x
+    return x.tracer.drawn(x, ChannelDropout(chance)) if training and chance > 0 else x
+
+
+def noisy_relu(input: SymbolicTensor) -> SymbolicTensor:
+    """max(0, r + r n) with r = max(0, x), n standard normal, drawn anew every step: cuda-convnet's
+    ``nrelu``. Predictions have noise too, the same each time. Gradients hold the noise constant."""
+    return input.tracer.drawn(_tensor(input, "noisy_relu"), NoisyReLU(), "noisy_relu")
 
 
 def batch_norm(

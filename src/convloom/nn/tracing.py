@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from convloom.ir import Graph, GraphBuilder, Role, ShapeError, TensorSpec
 from convloom.nn.parameter import Buffer, Parameter
 from convloom.nn.tensor import SymbolicTensor, TraceError, kind_of
-from convloom.ops import COUNTER_SPEC, ChannelDropout, Dropout, Op
+from convloom.ops import COUNTER_SPEC, ChannelDropout, Dropout, NoisyReLU, Op
 from convloom.random import stream_id
 
 if TYPE_CHECKING:
     from convloom.nn.module import Module
+
+#: Ops that read the counter, and have a stream of numbers of their own.
+Drawing = Dropout | ChannelDropout | NoisyReLU
 
 #: Tensors that every graph may have; no parameter can have such a name.
 RESERVED = frozenset(
@@ -90,18 +93,18 @@ class Tracer:
         names = [self._name_of(value, function) for value in inputs]
         return self._added(op, names, self._layer(function), extra)
 
-    def dropout(self, x: SymbolicTensor, op: Dropout | ChannelDropout) -> SymbolicTensor:
-        """Dropout; each call has masks of its own, keyed by its layer and how often that ran."""
-        layer = self._layer("dropout")
-        names = [self._name_of(x, "dropout"), self.counter()]
-        return self._added(replace(op, stream=self._stream(layer)), names, layer, ["mask"])
+    def drawn(self, x: SymbolicTensor, op: Drawing, function: str = "dropout") -> SymbolicTensor:
+        """An op that draws; each call has numbers of its own, keyed by its layer and how often that
+        ran."""
+        layer = self._layer(function)
+        names = [self._name_of(x, function), self.counter()]
+        extra = ["mask"][: op.arity_out - 1]
+        return self._added(replace(op, stream=self._stream(layer)), names, layer, extra)
 
     def replay(self, op: Op, inputs: Sequence[str], layer: str, names: Sequence[str]) -> list[str]:
         """Add a node of a saved graph, under the path of the module that replays it."""
         path = self._joined(layer)
-        if (
-            isinstance(op, Dropout | ChannelDropout) and path != layer
-        ):  # inside another network, masks of its own
+        if isinstance(op, Drawing) and path != layer:  # inside another network, numbers of its own
             op = replace(op, stream=self._stream(path))
         return self._built(op, inputs, path, [self._joined(name) for name in names])
 

@@ -55,6 +55,7 @@ from convloom.ops.loss import (
     check_targets,
 )
 from convloom.ops.metrics import Figures, TopKCorrect, TopKError
+from convloom.ops.noise import NoisyReLU
 from convloom.ops.pad import Pad2d, Pad2dGrad
 from convloom.ops.pointwise_loss import OneHot, PointwiseLoss, PointwiseLossGrad
 from convloom.ops.pool import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
@@ -148,6 +149,7 @@ __all__ = [
     "Mul",
     "Nailbed",
     "NailbedGrad",
+    "NoisyReLU",
     "OneHot",
     "Op",
     "Operands",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from convloom.ir import TensorSpec
+from convloom.ir import ShapeError, TensorSpec
 
 #: Slots of ``hyper``. ``bias1`` and ``bias2`` are Adam's corrections 1 - beta1**t and
 #: 1 - beta2**t, where t counts updates from 1.
@@ -49,3 +49,11 @@ def hyper_vector(values: Mapping[str, float]) -> np.ndarray:
 def counter_vector(seed: int, step: int) -> np.ndarray:
     """The ``counter`` vector of a step. Both values must be in [0, 2^64)."""
     return np.array([seed, step], np.uint64)
+
+
+def check_draw(what: str, stream: int, counter: TensorSpec = COUNTER_SPEC) -> None:
+    """Raises ShapeError unless an op that draws has a 32-bit stream and reads a counter."""
+    if not 0 <= stream < 2**32:
+        raise ShapeError(f"{what}'s stream must be in [0, 2^32), it is {stream}")
+    if (counter.shape, counter.dtype) != (COUNTER_SPEC.shape, COUNTER_SPEC.dtype):
+        raise ShapeError(f"the counter must be {COUNTER_SPEC}, it is {counter}")

@@ -18,7 +18,7 @@ import numpy as np
 from convloom.ir import ShapeError, TensorSpec
 from convloom.ops.activation import Activation
 from convloom.ops.base import GradientScope, Op, quiet
-from convloom.ops.control import COUNTER_SPEC
+from convloom.ops.control import check_draw
 from convloom.random import bits
 
 
@@ -70,10 +70,7 @@ class _Drop(_DropRate, Op):
         """Raises ShapeError unless the attributes are in range and the counter is one."""
         if not 0.0 <= self.p <= 1.0:
             raise ShapeError(f"dropout's p must be in [0, 1], it is {self.p}")
-        if not 0 <= self.stream < 2**32:
-            raise ShapeError(f"dropout's stream must be in [0, 2^32), it is {self.stream}")
-        if (counter.shape, counter.dtype) != (COUNTER_SPEC.shape, COUNTER_SPEC.dtype):
-            raise ShapeError(f"the counter must be {COUNTER_SPEC}, it is {counter}")
+        check_draw("dropout", self.stream, counter)
 
     def mask(self, counter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
         """The mask of a shape, uint8: 1 where kept."""

@@ -65,6 +65,7 @@ from convloom.ops import (
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
+    NoisyReLU,
     OneHot,
     PathSum,
     PointwiseLoss,
@@ -205,6 +206,7 @@ def problems() -> Iterator[Problem]:
     yield Dropout(0.3, 1), (image, counter_vector(1, 2)), None
     yield DropoutGrad(0.3), (image, np.zeros(image.shape, np.uint8)), None
     for x in (image, f(4, 8, 5, 5)):
+        yield NoisyReLU(1), (x, counter_vector(1, 2)), None
         yield ChannelDropout(0.3, 1), (x, counter_vector(1, 2)), None
         yield ChannelDropoutGrad(0.3), (x, np.zeros(x.shape[:2], np.uint8)), None
     yield Concat(), (image, image), None

@@ -59,6 +59,7 @@ from convloom.ops import (
     MaxPool2d,
     MaxPool2dGrad,
     Mul,
+    NoisyReLU,
     PooledConv2dGrad,
     ReLU,
     ReLUGrad,
@@ -392,6 +393,8 @@ class TestElementwise:
                 Trial(FusedSum((1.0, 1.0)), (a, b), True),
                 Trial(Dropout(0.3, stream=99), (a, counter), True),
                 Trial(DropoutGrad(0.4), (b, mask), True),
+                Trial(NoisyReLU(99), (a, counter), tolerance=2e-6),
+                Trial(NoisyReLU(99, fixed=True), (a,), tolerance=2e-6),
             ]
         check(trials, backend, rung)
 
@@ -453,6 +456,8 @@ class TestElementwise:
                 layouts=(ROW_MAJOR, None, ROW_MAJOR, ROW_MAJOR),
             ),
             Trial(Dropout(0.5, 1), (x[0, 0, 0], counter), True),
+            Trial(NoisyReLU(2**32 - 1), (x, counter), layouts=(ROW_MAJOR, None, ROW_MAJOR)),
+            Trial(NoisyReLU(1), (np.ones(50_000, np.float32), counter), tolerance=1e-6),
             Trial(Dropout(0.5, 1, rescale=False), (with_specials((3, 5, 6, 2), 2), counter), True),
             *(Trial(Dropout(p, 1), (normals((4, 100), 0), counter), True) for p in (0.0, 1.0)),
         ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from convloom.compiler.interpret import interpret
 from convloom.ir import Graph, Node
-from convloom.ops import ContrastNorm2d
+from convloom.ops import ContrastNorm2d, NoisyReLU
 from convloom.ops.base import Op
 
 
@@ -16,7 +16,7 @@ class Forward:
     """The loss of a graph whose other tensors stay as they are.
 
     Masks of dropout are those of the counter given, so they stay too, and so do the means of the
-    windows of a cnorm: cuda-convnet's gradients hold them constant.
+    windows of a cnorm and the noise of an nrelu: cuda-convnet's gradients hold them constant.
 
     Args:
         graph: what makes the tensor ``loss``.
@@ -42,6 +42,8 @@ class Forward:
         assert isinstance(node.op, Op)
         if isinstance(node.op, ContrastNorm2d):
             return (node.op.with_means(inputs[0], self.values[node.inputs[0]]),)
+        if isinstance(node.op, NoisyReLU):
+            return (node.op.with_noise_of(self.values[node.inputs[0]], *inputs),)
         return node.op.reference(*inputs)
 
     def _dependents(self, tensor: str) -> Sequence[Node]:

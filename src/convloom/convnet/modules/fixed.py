@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convloom.convnet.layers import Apply, Blur, EltSum, HalfSparse, Mirror, Nailbed, Norm, Pool
 from convloom.convnet.modules.base import Piece, as_maps, as_vector
-from convloom.convnet.modules.neurons import apply_neuron, check_neuron
+from convloom.convnet.modules.neurons import apply_neuron
 from convloom.convnet.rules import LayerRule
 from convloom.ir.errors import ConvloomError
 from convloom.nn import functional
@@ -115,7 +115,6 @@ class ApplyPiece(Piece):
 
     def __init__(self, definition: Apply) -> None:
         super().__init__()
-        check_neuron(definition.function)
         self.function = definition.function
 
     def forward(self, *inputs: SymbolicTensor) -> SymbolicTensor:

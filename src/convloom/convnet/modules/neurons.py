@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from convloom.convnet.neurons import Neuron
-from convloom.ir.errors import ConvloomError
 from convloom.nn import functional
 from convloom.nn.layers.base import Layer
 from convloom.nn.tensor import SymbolicTensor
@@ -26,7 +25,6 @@ class NeuronLayer(Layer):
 
     def __init__(self, neuron: Neuron) -> None:
         super().__init__()
-        check_neuron(neuron)
         self.neuron = neuron
 
     def forward(self, x: SymbolicTensor) -> SymbolicTensor:
@@ -36,21 +34,14 @@ class NeuronLayer(Layer):
         return str(self.neuron)
 
 
-def check_neuron(neuron: Neuron) -> None:
-    """Raises ConvloomError for nrelu, whose noise is not supported."""
-    if neuron.kind not in ("ident", "relu", "brelu", *_KINDS):
-        raise ConvloomError(
-            f"neuron={neuron} adds noise to what it passes, which is not supported; relu is the "
-            "same without noise"
-        )
-
-
 def apply_neuron(x: SymbolicTensor, neuron: Neuron) -> SymbolicTensor:
-    """What a neuron makes of a tensor; ``check_neuron`` says of which."""
+    """What a neuron makes of a tensor."""
     if neuron.kind == "ident":
         return x
     if neuron.kind == "relu":
         return functional.relu(x)
+    if neuron.kind == "nrelu":
+        return functional.noisy_relu(x)
     if neuron.kind == "brelu":
         return functional.hardtanh(x, 0.0, neuron.parameters[0])
     kind, fixed = _KINDS[neuron.kind]

@@ -1,4 +1,4 @@
-"""Kernels for dropout of elements and of channels, and their gradients."""
+"""Kernels of what draws as many numbers as there are elements or channels: dropout, noise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from convloom.backends.cpu.selectors.common import (
     dtypes,
     same_order,
 )
-from convloom.ir import NHWC, Node, Selection
-from convloom.ops import ChannelDropout, ChannelDropoutGrad, Dropout, DropoutGrad
+from convloom.ir import NHWC, Node, Selection, TensorSpec
+from convloom.ops import ChannelDropout, ChannelDropoutGrad, Dropout, DropoutGrad, NoisyReLU
 
 #: Elements of a mask an item takes; a multiple of the words drawn at once.
 _DRAWN = 4096
@@ -27,6 +27,8 @@ def select(node: Node, specs: Specs, kernels: str) -> Selection | None:
         return _dropout(node, op, specs)
     if isinstance(op, DropoutGrad):
         return _dropout_grad(node, op, specs)
+    if isinstance(op, NoisyReLU):
+        return _noise(node, op, specs)
     assert isinstance(op, ChannelDropout | ChannelDropoutGrad)
     return _channels(node, op, specs)
 
@@ -37,19 +39,38 @@ def _dropout(node: Node, op: Dropout, specs: Specs) -> Selection | None:
         return None
     y, mask = (specs[name] for name in node.outputs)
     build = Builder(specs)
-    x = build.input(node.inputs[0], y.layout)
-    channels_last = same_order(y.layout, NHWC)
-    if x is None or not same_order(y.layout, mask.layout):
+    x, numbered = build.input(node.inputs[0], y.layout), _numbered(y)
+    if x is None or numbered is None or not same_order(y.layout, mask.layout):
         return None
-    if not channels_last and y.layout.order is not None:
-        return None
-    channels, pixels = (y.shape[1], math.prod(y.shape[2:])) if channels_last else (1, 1)
     counter, outputs = Tensor(node.inputs[1]), tuple(Tensor(name) for name in node.outputs)
-    facts = (y.size, op.threshold, op.stream, float(op.scale), channels, pixels)
-    constants = {"CHUNK": _DRAWN, "NHWC": int(channels_last)}
+    facts = (y.size, op.threshold, op.stream, float(op.scale), *numbered)
+    constants = {"CHUNK": _DRAWN, "NHWC": int(same_order(y.layout, NHWC))}
     items = ceil_div(y.size, _DRAWN)
     build.add("dropout", constants, (x, counter, *outputs, *facts), items)
     return build.selection("dropout")
+
+
+def _noise(node: Node, op: NoisyReLU, specs: Specs) -> Selection | None:
+    """Serves row-major tensors of any rank, and NHWC images."""
+    y = specs[node.outputs[0]]
+    build = Builder(specs)
+    x, numbered = build.input(node.inputs[0], y.layout), _numbered(y)
+    if x is None or numbered is None or {specs[node.inputs[0]].dtype, y.dtype} != {"float32"}:
+        return None
+    counter = Tensor(node.inputs[1]) if not op.fixed else 0
+    arguments = (x, counter, Tensor(node.outputs[0]), y.size, op.stream, *numbered)
+    last = int(same_order(y.layout, NHWC))
+    constants = {"CHUNK": _DRAWN, "NHWC": last, "FIXED": int(op.fixed)}
+    build.add("noisy_relu", constants, arguments, ceil_div(y.size, _DRAWN))
+    return build.selection("noisy_relu")
+
+
+def _numbered(y: TensorSpec) -> tuple[int, int] | None:
+    """Channels and pixels, by which kernels number a tensor's elements; 1 and 1 where they lie in
+    this order, None for orders that kernels do not know."""
+    if same_order(y.layout, NHWC):
+        return y.shape[1], math.prod(y.shape[2:])
+    return (1, 1) if y.layout.order is None else None
 
 
 def _dropout_grad(node: Node, op: DropoutGrad, specs: Specs) -> Selection | None:

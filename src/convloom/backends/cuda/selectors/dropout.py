@@ -1,4 +1,4 @@
-"""Kernels for dropout of elements and of channels, and their gradients."""
+"""Kernels of what draws as many numbers as there are elements or channels: dropout, noise."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
 from convloom.backends.cuda.selectors.common import (
+    ABSENT,
     Builder,
     Specs,
     ceil_div,
@@ -16,8 +17,8 @@ from convloom.backends.cuda.selectors.common import (
     row_major,
     same_order,
 )
-from convloom.ir import Node, Selection
-from convloom.ops import ChannelDropout, ChannelDropoutGrad, Dropout, DropoutGrad
+from convloom.ir import Node, Selection, TensorSpec
+from convloom.ops import ChannelDropout, ChannelDropoutGrad, Dropout, DropoutGrad, NoisyReLU
 
 
 def _dropout(node: Node, specs: Specs) -> Selection | None:
@@ -42,13 +43,31 @@ def _elements(node: Node, specs: Specs, rung: str, each: int) -> Selection | Non
     x = build.input(node.inputs[0], y.layout)
     if x is None or not same_order(y.layout, mask.layout) or not image_order(y):
         return None
-    last = channels_last(y)
-    channels, pixels = (y.shape[1], math.prod(y.shape[2:])) if last else (1, 1)
-    constants = {"C": channels, "PIXELS": pixels, "ROW": int(not last)}
+    constants = _numbered(y)
     tensors = (x, Tensor(node.inputs[1]), *(Tensor(name) for name in node.outputs))
     facts = (y.size, op.threshold, op.stream, float(op.scale))
     build.each(f"dropout/{rung}", constants, (*tensors, *facts), ceil_div(y.size, each))
     return build.selection(rung, "dropout")
+
+
+def _numbered(y: TensorSpec) -> dict[str, int]:
+    """The constants by which kernels number a tensor's elements."""
+    last = channels_last(y)
+    channels, pixels = (y.shape[1], math.prod(y.shape[2:])) if last else (1, 1)
+    return {"C": channels, "PIXELS": pixels, "ROW": int(not last)}
+
+
+def _noise(node: Node, specs: Specs) -> Selection | None:
+    """Serves row-major tensors of any rank, and NHWC images."""
+    op, y = cast(NoisyReLU, node.op), specs[node.outputs[0]]
+    build = Builder(specs)
+    x = build.input(node.inputs[0], y.layout)
+    if x is None or not image_order(y) or {specs[node.inputs[0]].dtype, y.dtype} != {"float32"}:
+        return None
+    counter = ABSENT if op.fixed else Tensor(node.inputs[1])
+    arguments = (x, counter, Tensor(node.outputs[0]), y.size, op.stream)
+    build.each("noisy_relu/naive", {**_numbered(y), "FIXED": int(op.fixed)}, arguments, y.size)
+    return build.selection("naive", "noisy_relu")
 
 
 def _dropout_grad(node: Node, specs: Specs) -> Selection | None:
@@ -115,5 +134,6 @@ LADDER = {
     ("ChannelDropout", "naive"): _channels,
     ("ChannelDropout", "tiled"): _tiled_channels,
     ("ChannelDropoutGrad", "naive"): _channels,
+    ("NoisyReLU", "naive"): _noise,
     ("ChannelDropoutGrad", "tiled"): _tiled_channels,
 }
