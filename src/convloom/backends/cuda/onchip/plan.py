@@ -176,13 +176,25 @@ class OnChip:
     def scratch(self) -> int:
         """Bytes of shared memory where the filters' gradients of a block are added up, a multiple
         of the 16 that are made good behind them at a time (network.cuh)."""
-        sizes = [
+        sizes = self._sums
+        return sum(sizes) if self._apart else max(sizes, default=0)
+
+    @property
+    def _apart(self) -> bool:
+        """Whether the sums of each convolution have a place of their own there, as they take no
+        more shared memory than images and weights do."""
+        room = self.fixed.nbytes + self.config.images * self.memory.regions.nbytes
+        return sum(self._sums) <= room
+
+    @property
+    def _sums(self) -> list[int]:
+        """Bytes in which the gradients of each convolution's filters are added up."""
+        return [
             ceil_div(4 * (size * tile.split + max(self.config.threads, conv.filters)), 16) * 16
             for conv, size, tile in zip(
                 self.stages.convs, self.slabs, self.wgrad_tiles, strict=True
             )
         ]
-        return max(sizes, default=0)
 
     @cached_property
     def slabs(self) -> list[int]:
@@ -334,6 +346,7 @@ class OnChip:
             "MATRICES_AT": min(matrices, default=self.resident),
             "SUMS_AT": self.resident,
             "SCRATCH_AT": 0,
+            "APART": int(self._apart),
             "SLAB": max(1, sum(self.slabs)),
             **self._conv_constants(starts),
             **_arrays("LINEAR", [_linear_constants(linear) for linear in linears]),
@@ -364,6 +377,7 @@ class OnChip:
                 row |= {name: place.base, f"{name}PITCH": place.pitch, f"{name}PLANE": place.plane}
             row |= {"CODE": memory.code[i], "IN_PLACE": int(memory.in_place[i])}
             row |= {"MT": forward.rows, "NT": forward.cols, "DMT": dgrad.rows, "DNT": dgrad.cols}
+            row |= {"SCRATCH": sum(self._sums[:i]) if self._apart else 0}
             row |= {"WMT": wgrad.rows, "WNT": wgrad.cols, "WSPLIT": wgrad.split}
             row |= {
                 "FRAGMENTS": starts[f"weights {i + 1}"],
@@ -434,7 +448,7 @@ def _no_conv(linear: LinearStage) -> dict[str, int]:
         _shape_constants(stage)
         | maps
         | tiles
-        | {"CODE": 0, "IN_PLACE": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
+        | {"CODE": 0, "IN_PLACE": 0, "SCRATCH": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
     )
 
 

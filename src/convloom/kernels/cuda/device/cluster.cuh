@@ -19,6 +19,14 @@ __device__ __forceinline__ void cluster_barrier() {
                      : "memory");
 }
 
+// The same in two halves: what threads did before the first, all know behind the second.
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_wait() {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 // The number that lies at `own`, in the shared memory of block `rank` of the cluster.
 __device__ __forceinline__ float cluster_read(const float* own, int rank) {
     unsigned address;
@@ -34,6 +42,8 @@ __device__ __forceinline__ float cluster_read(const float* own, int rank) {
 
 // Never called: no launch for such a GPU has clusters.
 __device__ __forceinline__ void cluster_barrier() { __trap(); }
+__device__ __forceinline__ void cluster_arrive() { __trap(); }
+__device__ __forceinline__ void cluster_wait() { __trap(); }
 __device__ __forceinline__ float cluster_read(const float*, int) { __trap(); return 0.0f; }
 
 #endif

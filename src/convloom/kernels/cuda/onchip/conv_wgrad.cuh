@@ -250,11 +250,9 @@ struct ConvWgrad {
         return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
     }
 
-    // Add up the warps' sums and write the block's; `scratch` is shared memory for SPLIT * SIZE
-    // floats.
-    __device__ __forceinline__ void finish(f32* scratch, f32* slab) const {
+    // Put the warps' sums into `scratch`, shared memory for SPLIT * SIZE floats.
+    __device__ __forceinline__ void put(f32* scratch) const {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
-        __syncthreads();
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int job = warp + e * WARPS, unit = job % UNITS;
@@ -274,7 +272,9 @@ struct ConvWgrad {
                     own[BIAS_AT + (m_tile(unit) + m) * 16 + F::filter(half, lane / 4)] =
                         bias[e][m][2 * half];
         }
-        __syncthreads();
+    }
+    // Add them up and write the block's.
+    __device__ __forceinline__ static void leave(const f32* scratch, f32* slab) {
         constexpr bool BIASED = Conv::GATHER || Conv::BIAS;
         for (int i = threadIdx.x; i < (BIASED ? SIZE : BIAS_AT); i += int(P::THREADS)) {
             f32 total = scratch[i];

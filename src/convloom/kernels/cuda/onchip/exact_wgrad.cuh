@@ -93,10 +93,9 @@ struct ExactWgrad {
         }
     }
 
-    // Add up the threads' sums and write the block's; `scratch` is shared memory for SPLIT * SIZE
-    // floats and a thread's biases each.
-    __device__ __forceinline__ void finish(f32* scratch, f32* slab) const {
-        __syncthreads();
+    // Put the threads' sums into `scratch`, shared memory for SPLIT * SIZE floats and a thread's
+    // biases each.
+    __device__ __forceinline__ void put(f32* scratch) const {
 #pragma unroll
         for (int e = 0; e < EACH; ++e) {
             const int job = threadIdx.x + e * THREADS;
@@ -118,7 +117,10 @@ struct ExactWgrad {
                 if (threadIdx.x + e * THREADS < K * PARTS)
                     biases[threadIdx.x + e * THREADS] = bias[e];
         }
-        __syncthreads();
+    }
+    // Add them up and write the block's.
+    __device__ __forceinline__ static void leave(const f32* scratch, f32* slab) {
+        const f32* biases = scratch + SPLIT * SIZE;
         for (int i = threadIdx.x; i < (Conv::BIAS ? SIZE : BIAS_AT); i += THREADS) {
             const bool of_bias = i >= BIAS_AT;
             const f32* first = of_bias ? biases + i - BIAS_AT : scratch + i;

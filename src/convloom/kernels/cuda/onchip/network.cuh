@@ -113,10 +113,32 @@ struct Convs {
             }
         }
     }
+    // Add up the warps' sums and write the block's: all convolutions at once where each has scratch
+    // of its own (APART), else one behind the other.
     __device__ __forceinline__ void finish(const Work<P>& work, f32* slab) const {
         if constexpr (THERE) {
-            gradient.finish(&at<f32>(work.shared + int(P::SCRATCH_AT)), slab);
-            rest.finish(work, slab + Kit<P>::template Wgrad<I>::SIZE);
+            __syncthreads();
+            put(work);
+            __syncthreads();
+            leave(work, slab);
+            if constexpr (P::APART == 0)
+                rest.finish(work, slab + Kit<P>::template Wgrad<I>::SIZE);
+        }
+    }
+    __device__ __forceinline__ static f32* scratch(const Work<P>& work) {
+        return &at<f32>(work.shared + int(P::SCRATCH_AT + P::CONV_SCRATCH[I]));
+    }
+    __device__ __forceinline__ void put(const Work<P>& work) const {
+        if constexpr (THERE) {
+            gradient.put(scratch(work));
+            if constexpr (P::APART != 0) rest.put(work);
+        }
+    }
+    __device__ __forceinline__ static void leave(const Work<P>& work, f32* slab) {
+        if constexpr (THERE) {
+            using Gradient = typename Kit<P>::template Wgrad<I>;
+            Gradient::leave(scratch(work), slab);
+            if constexpr (P::APART != 0) Convs<P, I + 1>::leave(work, slab + Gradient::SIZE);
         }
     }
 };
@@ -134,22 +156,30 @@ struct Linears {
         if constexpr (THERE) {
             Layer::forward(work.shared, work.template matrix<Linear>(),
                            work.template features<Linear>(), first, work.n);
-            meet<J>();
+            if constexpr (J == 0)
+                meet_blocks<P>();
+            else
+                __syncthreads();
             if constexpr (!Linear::LAST) {
                 Layer::hand_on(work.shared, work.template bias<Linear, int(P::CONVS) + J>(),
                                work.counter, first);
-                meet<J>();
+                were_read();
                 Linears<P, J + 1>::forward(work, first);
             }
         }
     }
-    // Before sums that blocks share are read, and before they are made anew.
-    template <int LAYER>
-    __device__ __forceinline__ static void meet() {
-        if constexpr (LAYER == 0)
-            meet_blocks<P>();
-        else
+    // Behind the last read of the layer's sums; those of the first are what blocks share. The next
+    // layer writes its own there at once; if there is none, `may_write` is early enough.
+    __device__ __forceinline__ static void were_read() {
+        if constexpr (J > 0)
             __syncthreads();
+        else if constexpr (Linear::LAST)
+            leave_readers<P>();
+        else
+            meet_blocks<P>();
+    }
+    __device__ __forceinline__ static void may_write() {
+        if constexpr (LinearStage<P, 0>::LAST) meet_readers<P>();
     }
     __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
@@ -167,11 +197,37 @@ struct Linears {
     }
 };
 
-// Ask for the packed weights between two places, as one group of copies.
+// Ask for the packed weights between two places; `load_weights`: as one group of copies.
 template <class P>
-__device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed, int from, int to) {
+__device__ __forceinline__ void ask_weights(Bytes* shared, const Bytes* packed, int from, int to) {
     for (int i = from + 16 * int(threadIdx.x); i < to; i += 16 * int(P::THREADS))
         cp_async_16(shared + i, packed + i);
+}
+template <class P>
+__device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed, int from, int to) {
+    ask_weights<P>(shared, packed, from, to);
+    cp_async_commit();
+}
+
+// Ask for the matrices that stay in shared memory, as one group of copies; of the first, blocks that
+// share an image ask for the weights of their own features alone.
+template <class P>
+__device__ __forceinline__ void load_matrices(Bytes* shared, const Bytes* packed) {
+    constexpr int FROM = int(P::MATRICES_AT), TO = int(P::SUMS_AT);
+    using Linear = LinearStage<P, 0>;
+    if constexpr (P::CLUSTER > 1 && Linear::RESIDENT) {
+        using Own = typename Kit<P>::template Layer<0>::Own;
+        constexpr int BEGIN = Linear::FRAGMENTS, VECTOR = Format<P>::BYTES * 16 * Linear::O;
+        constexpr int PARTS = VECTOR / 16, END = BEGIN + Linear::WIDTH / 16 * VECTOR;
+        for (int i = threadIdx.x; i < Own::COUNT * PARTS; i += int(P::THREADS)) {
+            const int place = BEGIN + Own::vector(i / PARTS) * VECTOR + i % PARTS * 16;
+            cp_async_16(shared + place, packed + place);
+        }
+        ask_weights<P>(shared, packed, FROM, BEGIN);
+        ask_weights<P>(shared, packed, END, TO);
+    } else {
+        ask_weights<P>(shared, packed, FROM, TO);
+    }
     cp_async_commit();
 }
 
@@ -289,7 +345,7 @@ template <class P>
 __device__ __forceinline__ void load_parameters(Bytes* shared, const Given& given) {
     load_biases<P, 0>(shared, given.parameter);
     load_weights<P>(shared, given.packed, 0, int(P::MATRICES_AT));
-    load_weights<P>(shared, given.packed, int(P::MATRICES_AT), int(P::SUMS_AT));
+    load_matrices<P>(shared, given.packed);
 }
 
 // Carry the images of all turns; `leaves`: whether this is the block that leaves the fed step's row.
@@ -341,9 +397,10 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
         Loss<P>::run(shared, work.template bias<Last, int(P::CONVS + P::LINEARS) - 1>(), batch,
                      turn.now(), label);
         if constexpr (P::MODE == 2) {
-            Linears<P, 0>::template meet<int(P::LINEARS) - 1>();
+            Linears<P, int(P::LINEARS) - 1>::were_read();
             Linears<P, 0>::backward(work, turn.now());
             convs.backward(work, buffer);
+            Linears<P, 0>::may_write();
         }
         if constexpr (P::CONVS == 0) __syncthreads();  // its input has but one buffer
         if constexpr (Turns::MANY && P::MODE == 2 && P::CONVS > 0) {

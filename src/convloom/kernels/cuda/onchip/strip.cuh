@@ -33,6 +33,18 @@ __device__ __forceinline__ void meet_blocks() {
         __syncthreads();
 }
 
+// Between reads of what blocks share and the next writes there. Threads of the block wait here, for
+// what they wrote for one another; the cluster's in `meet_readers`, before anything is written.
+template <class P>
+__device__ __forceinline__ void leave_readers() {
+    __syncthreads();
+    if constexpr (P::CLUSTER > 1) cluster_arrive();
+}
+template <class P>
+__device__ __forceinline__ void meet_readers() {
+    if constexpr (P::CLUSTER > 1) cluster_wait();
+}
+
 template <class P, int I>
 struct Strip {
     using Conv = ConvStage<P, I>;

@@ -35,6 +35,9 @@ inline unsigned cvt_tf32(float x) {
 
 // See device/cluster.cuh.
 inline void cluster_barrier(CONVLOOM_SIM_SITE) { convloom_sim_cluster_barrier(file, line); }
+// The whole barrier is at its second half.
+inline void cluster_arrive() {}
+inline void cluster_wait(CONVLOOM_SIM_SITE) { convloom_sim_cluster_barrier(file, line); }
 inline float cluster_read(const float* own, int rank, CONVLOOM_SIM_SITE) {
     return *static_cast<const float*>(convloom_sim_cluster_place(own, rank, file, line));
 }
