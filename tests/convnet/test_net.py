@@ -9,7 +9,9 @@ import pytest
 import convloom as cl
 from convloom.convnet.costs import Read
 from convloom.convnet.errors import ConfigError
+from convloom.convnet.gradcheck import check_net
 from convloom.convnet.net import Net, load
+from convloom.convnet.optimizer import train_step
 from convloom.nn.parameter import WeightsError
 from tests.convnet.files import (
     CONV,
@@ -119,21 +121,75 @@ def test_what_is_not_supported_says_so(old: str, new: str, message: str) -> None
 
 @pytest.mark.parametrize(
     "name",
-    ["network", "rules", "cost", "_pieces", "_modules", "training", "images", "classes", "a.b"],
+    ["network", "rules", "cost", "_pieces", "_modules", "training", "images", "classes"],
 )
 def test_a_layer_cannot_have_the_name_of_what_a_network_has_itself(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^layers.cfg, line \d+: \[{name}\] ") as error:
         net(SMALL.replace("conv1", name), RULES.replace("conv1", name))
-    assert "name" in str(error.value) or "cannot be" in str(error.value)
+    assert "cannot have this name, which is taken by the network itself" in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["input", "output", "loss", "forward", "weight", "a/b", "a b"])
+@pytest.mark.parametrize(
+    "name", ["input", "output", "loss", "forward", "weight", "a/b", "a b", "a.b", "..", "a.b.c"]
+)
 def test_other_names_are_a_layers_own(name: str) -> None:
     model = net(SMALL.replace("conv1", name), RULES.replace("conv1", name)).initialize(0)
     same = net().initialize(0)
     same.from_convnet({re.sub(f"^{name}/", "conv1/", k): v for k, v in model.to_convnet().items()})
     x = np.random.default_rng(0).standard_normal((2, 3, 16, 16)).astype(np.float32)
     np.testing.assert_array_equal(model.predict(x, device="cpu"), same.predict(x, device="cpu"))
+
+
+def dotted(text: str) -> str:
+    """A file whose every section has a dot in its name."""
+    text = re.sub(r"^\[", "[a.", text, flags=re.M)
+    return re.sub(
+        "^inputs=(.*)$", lambda found: "inputs=a." + found[1].replace(",", ",a."), text, flags=re.M
+    )
+
+
+def test_sections_with_dots_are_layers_too() -> None:
+    """They are trained, checked and read as those without."""
+    layers, learning = dotted(SMALL), dotted(RULES)
+    assert layers.count("a.") == 13
+    model, plain = net(layers, learning).initialize(0), net()
+    assert "[a.conv1] is a_conv1 as a module of the network" in model.notes
+    assert set(model.to_convnet()) == {
+        *("a.conv1/weights/0", "a.conv1/biases", "a.fc10/weights/0", "a.fc10/biases")
+    }
+    plain.from_convnet({name[2:]: array for name, array in model.to_convnet().items()})
+    x = np.random.default_rng(0).standard_normal((4, 3, 16, 16)).astype(np.float32)
+    for _ in range(2):
+        found, wanted = (train_step(one, x, np.arange(4), device="cpu") for one in (model, plain))
+        assert found == wanted
+    arrays = {name[2:]: array for name, array in model.to_convnet().items()}
+    for name, array in plain.to_convnet().items():
+        np.testing.assert_array_equal(arrays[name], array, err_msg=name)
+    rows = (cl.features(one, x, f"{stem}conv1") for one, stem in ((model, "a_"), (plain, "")))
+    np.testing.assert_array_equal(next(rows), next(rows))
+    np.testing.assert_array_equal(cl.features(model, x, "a_probs"), model.predict(x))
+    report = check_net(model, device="cpu", entries=2)
+    assert report.ok
+    assert {row.layer for row in report.rows} == {"a.conv1", "a.pool1", "a.fc10"}
+
+
+def test_sections_with_dots_copy_and_are_copied(tmp_path: Path) -> None:
+    saved = net(dotted(SMALL), dotted(RULES)).initialize(3)
+    saved.save(tmp_path / "net.safetensors")
+    copied = dotted(SMALL).replace("[a.conv1]\n", "[a.conv1]\ninitWFunc=initw.makew(a.conv1)\n")
+    (tmp_path / "layers.cfg").write_text(copied)
+    (tmp_path / "params.cfg").write_text(dotted(RULES))
+    files = tmp_path / "layers.cfg", tmp_path / "params.cfg"
+    made = load(*files, 16, init_from=tmp_path / "net.safetensors")
+    np.testing.assert_array_equal(
+        made.state_dict()["a_conv1.weights.0"], saved.state_dict()["a_conv1.weights.0"]
+    )
+
+
+def test_modules_of_one_name_are_refused() -> None:
+    both = edited(SMALL, "[pool1]", "[a_b]").replace("conv1", "a.b").replace("=pool1", "=a_b")
+    with pytest.raises(ConfigError, match=r"\[a.b\] is a_b as a module .* and so is \[a_b\]; call"):
+        network(both, 16)
 
 
 def test_weights_that_became_nan_go_and_come_too() -> None:

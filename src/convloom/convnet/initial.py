@@ -28,7 +28,7 @@ import numpy as np
 from convloom.convnet.errors import ConfigError
 from convloom.convnet.layers.base import Initial
 from convloom.convnet.modules.base import WeightedPiece
-from convloom.convnet.network import Layer, Network
+from convloom.convnet.network import Layer, Network, module_name
 from convloom.files import FileError
 from convloom.ir import ConvloomError
 from convloom.nn.parameter import WeightsError
@@ -129,7 +129,7 @@ def initialise(
     stock = None if init_from is None else Stock(init_from)
     left = []
     for wish in wishes:
-        piece = net.get_submodule(wish.layer.name)
+        piece = net.get_submodule(wish.layer.module)
         assert isinstance(piece, WeightedPiece)
         if wish.name in allowed:
             _call(wish, piece, allowed[wish.name])
@@ -194,7 +194,8 @@ class Stock:
         Raises:
             ConfigError: there is none.
         """
-        for name, old in ((f"{layer}/{key}", True), (f"{layer}.{key.replace('/', '.')}", False)):
+        own = f"{module_name(layer)}.{key.replace('/', '.')}"
+        for name, old in ((f"{layer}/{key}", True), (own, False)):
             if name in self._arrays:
                 return self._arrays[name], old
         raise wish.error(

@@ -36,8 +36,8 @@ EXTRA = "convnet"
 
 
 class Net(Module):
-    """The network of a layer file; each layer is a module by its section's name, a neuron by that
-    of its layer with ``_neuron`` behind it.
+    """The network of a layer file; each layer is a module by its section's name (``a_b`` for
+    ``a.b``), a neuron by that of its layer with ``_neuron`` behind it.
 
     The output is what the first ``cost.logreg`` compares with the labels, the input of its softmax;
     without one, what the first cost compares, the input of its logistic neuron for a
@@ -71,22 +71,26 @@ class Net(Module):
             if not isinstance(layer.definition, Data) and not layer.is_cost:
                 with self._named(layer):
                     self._make(layer)
-        behind = {name: free_name(f"{name}_neuron", self._pieces) for name in self._neurons}
+        modules = {name: network[name].module for name in self._pieces}
+        behind = {
+            name: free_name(f"{modules[name]}_neuron", modules.values()) for name in self._neurons
+        }
         for name, neuron in self._neurons.items():
             self.add_module(behind[name], neuron)
         self.__dict__["_extra"][SOFTMAX] = {
-            name: behind.get(read, read) for name, read in _left_to_costs(network)
+            modules[name]: behind.get(read, modules[read]) for name, read in _left_to_costs(network)
         }
 
     def _make(self, layer: Layer) -> None:
         """The module of a layer and that of its neuron."""
-        if layer.name in vars(self):
+        taken = isinstance(getattr(type(self), layer.module, None), property)
+        if taken or layer.module in vars(self):
             raise ConvloomError(
                 "cannot have this name, which is taken by the network itself; call the section "
                 "another one"
             )
         piece = self._pieces[layer.name] = self._piece(layer)
-        self.add_module(layer.name, piece)
+        self.add_module(layer.module, piece)
         if layer.neuron.kind != "ident":
             self._neurons[layer.name] = NeuronLayer(layer.neuron)
 

@@ -76,9 +76,19 @@ class Layer:
     line: int
 
     @property
+    def module(self) -> str:
+        """What the layer is called as a module, whose names hold no dots."""
+        return module_name(self.name)
+
+    @property
     def is_cost(self) -> bool:
         """Whether training makes it small."""
         return isinstance(self.definition, Cost)
+
+
+def module_name(name: str) -> str:
+    """What a layer of this name is called as a module."""
+    return name.replace(".", "_")
 
 
 @dataclass(frozen=True)
@@ -171,6 +181,7 @@ class _Reader:
             values = Values(self._file.name, section, strict=self._strict)
             self._layers[section.name] = self._layer(values)
             self._note_unknown(values)
+        self._check_names()
         self._check_all_read()
         self._check_class_numbers()
         self._check_widths()
@@ -352,6 +363,19 @@ class _Reader:
             return [(layer.extent.count, self._layers[name].extent.count) for name in layer.inputs]
         places = layer.extent.side if layer.type == "local" else 1
         return [(w.groups * w.filters, w.filter_channels, w.size, places) for w in windows]
+
+    def _check_names(self) -> None:
+        """Modules take other names than sections with dots, which must be free."""
+        for layer in self._layers.values():
+            if layer.module == layer.name:
+                continue
+            self._notes.append(f"[{layer.name}] is {layer.module} as a module of the network")
+            others = [one for one in self._layers.values() if one.module == layer.module]
+            if len(others) > 1:
+                rule = f"is {layer.module} as a module of the network"
+                rule += f", and so is [{next(one.name for one in others if one is not layer)}]"
+                rule += "; call one of them otherwise"
+                raise ConfigError(rule, self._file.name, layer.name, line=layer.line)
 
     def _check_all_read(self) -> None:
         read = {name for layer in self._layers.values() for name in layer.inputs}

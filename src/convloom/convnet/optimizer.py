@@ -310,14 +310,15 @@ def _learning(net: Net) -> list[str]:
 
 
 def _rule(net: Net, name: str) -> TensorRule:
-    layer, kind, *number = name.split(".")
-    rule = net.rules.layers[layer]
+    module, kind, *number = name.split(".")
+    layer = next(one for one in net.network.layers if one.module == module)
+    rule = net.rules.layers[layer.name]
     if kind == "biases":
         assert isinstance(rule.biases, BiasRule)
         biases = rule.biases
         return TensorRule(name, biases.eps, biases.momentum, 0.0, str(biases.schedule))
     weights = rule.weights[int(number[0])]
-    tree = net.network[layer].type == "treefc"
+    tree = layer.type == "treefc"
     schedule = str(CONSTANT if tree else weights.schedule)
     return TensorRule(
         name,
@@ -326,7 +327,7 @@ def _rule(net: Net, name: str) -> TensorRule:
         weights.decay,
         schedule,
         _limits(weights),
-        f"{layer}.{DIVISORS}" if tree else None,
+        f"{module}.{DIVISORS}" if tree else None,
         weights.super_eps,
     )
 

@@ -176,14 +176,14 @@ class _Step:
 
 def _subjects(layer: Layer, forward: Graph) -> Iterator[_Subject]:
     """What a layer computes before its neuron, if anything that learns lies before; its weights."""
-    nodes = [node for node in forward.nodes if node.layer == layer.name]
+    nodes = [node for node in forward.nodes if node.layer == layer.module]
     learnt = forward.named(Role.PARAMETER)
     if nodes and nodes[-1].outputs[0] in _dependents(forward, learnt):
         note = "; ".join(filter(None, (_op(node).gradient_note for node in nodes)))
         yield _Subject(nodes[-1].outputs[0], layer, "output", note)
     for name in learnt:
-        if name.startswith(f"{layer.name}."):
-            yield _Subject(name, layer, name.removeprefix(f"{layer.name}."), "")
+        if name.startswith(f"{layer.module}."):
+            yield _Subject(name, layer, name.removeprefix(f"{layer.module}."), "")
 
 
 def _dependents(graph: Graph, sources: Iterable[str]) -> set[str]:

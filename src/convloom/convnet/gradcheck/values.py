@@ -45,15 +45,16 @@ def drawn(net: Net, graph: Graph, seed: int) -> Arrays:
     }
     known = dict(values)
     scaled: set[str] = set()
-    layer, layers = "", {one.name for one in net.network.layers}
+    layer, layers = "", {one.module: one for one in net.network.layers}
     for node in graph.nodes:
-        layer = node.layer if node.layer in layers else layer
+        layer = layers[node.layer].name if node.layer in layers else layer
         assert isinstance(node.op, Op)
         outputs = node.op.reference(*(known[name] for name in node.inputs))
         for name in node.inputs[1:]:
             if _is_matrix(graph, name) and name not in scaled:
                 scaled.add(name)
-                factor = _size(net.network, name.partition(".")[0]) / float(outputs[0].std() or 1.0)
+                wanted = _size(net.network, layers[name.partition(".")[0]])
+                factor = wanted / float(outputs[0].std() or 1.0)
                 values[name] = known[name] = _exact(factor * known[name])
                 outputs = node.op.reference(*(known[name] for name in node.inputs))
         if not all(np.isfinite(array).all() for array in outputs):
@@ -104,9 +105,8 @@ def _exact(values: np.ndarray) -> np.ndarray:
     return np.asarray(values, np.float32).astype(np.float64)
 
 
-def _size(network: Network, name: str) -> float:
+def _size(network: Network, layer: Layer) -> float:
     """The standard deviation that a layer's products shall have."""
-    layer = network[name]
     if layer.neuron.kind not in _STRAIGHT or _feeds_cost(network, layer):
         return _SMALL
     return _LARGE
