@@ -7,40 +7,44 @@ Both sides repeat each piece alone, many times in a graph, on the same shapes in
 A row is a layer's forward or backward pass. Layers that convloom computes within another's kernels,
 as a ReLU in a convolution, count to that one on both sides. Updates and the loss are left out: here
 is only what layers do. The limit is the larger of FLOPs and bytes over their measured peaks.
+
+A network that fails is told with its whole traceback, on stderr and in the file, and the others go
+on. The file is written anew after each network, and the exit code is 1 if one failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
-import statistics
+import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from kernel_times import make_work, measured_steps
 from networks import ZOO_SHAPES
 
+from convloom import files
 from convloom.backends.base import DeviceError
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.gpu import open_gpu
 from convloom.inspection.environment import environment
-from convloom.inspection.peaks import measured
-from convloom.inspection.workload import Workload
-from convloom.interop.torch.peers import precision
-from convloom.interop.torch.twin import TorchTwin
-from convloom.ir import Graph, Plan, Role
+from convloom.inspection.peaks import Peaks, measured
+from convloom.ir import Plan
 
 FORWARD, BACKWARD = "forward", "backward"
-#: Calls of PyTorch in one graph, and rounds of it of which the median counts.
-_CALLS, _ROUNDS = 10, 5
+_IN_TORCH = Path(__file__).with_name("layers_in_torch.py")
 
 #: (layer, direction)
 Part = tuple[str, str]
-Timer = Callable[[Callable[[], object]], float]
+Row = dict[str, Any]
+#: A plan, and what each of its steps took.
+Ours = tuple[Plan, list[Row]]
 
 
 def main() -> int:
@@ -50,31 +54,97 @@ def main() -> int:
     except DeviceError as error:
         print(error, file=sys.stderr)
         return 2
-    backend = CudaBackend(gpu)
-    peaks = measured(backend)
-    networks = []
-    for network in options.network:
-        work = make_work(network, options.batch_size)
-        plan, steps = measured_steps(work, backend, "auto", peaks, options.rounds)
-        with precision(tf32=False):
-            theirs = torch_seconds(work, "cuda", on_gpu)
-        rows = joined(plan, steps, theirs)
-        networks.append({"network": network, "rows": rows})
-        print(table(f"{network}, batches of {options.batch_size}", rows), flush=True)
-    found = {
-        "bench": "layers beside PyTorch",
-        "batch_size": options.batch_size,
-        "networks": networks,
-        "peaks": vars(peaks),
-        "environment": environment("cuda", gpu.name),
-    }
-    found["environment"]["command"] = (
+    with contextlib.ExitStack() as open_peers:
+        peers = {
+            network: open_peers.enter_context(Peer(network, options.batch_size))
+            for network in options.network
+        }
+        backend = CudaBackend(gpu)
+        peaks = measured(backend)
+
+        def ours(network: str) -> Ours:
+            work = make_work(network, options.batch_size)
+            return measured_steps(work, backend, "auto", peaks, options.rounds)
+
+        found = _document(options, peaks, gpu.name)
+        for network, peer in peers.items():
+            add(found, network, partial(ours, network), peer.seconds)
+            if options.out is not None:
+                files.write_text(options.out, json.dumps(found, indent=1) + "\n")
+    return 1 if found["failed"] else 0
+
+
+def _document(options: argparse.Namespace, peaks: Peaks, gpu: str) -> dict[str, Any]:
+    made = environment("cuda", gpu)
+    made["command"] = (
         f"python benchmarks/layers_vs_pytorch.py --network {','.join(options.network)} "
         f"--batch-size {options.batch_size}"
     )
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    return 0
+    return {
+        "bench": "layers beside PyTorch",
+        "batch_size": options.batch_size,
+        "networks": [],
+        "failed": [],
+        "peaks": vars(peaks),
+        "environment": made,
+    }
+
+
+def add(
+    found: dict[str, Any],
+    network: str,
+    ours: Callable[[], Ours],
+    theirs: Callable[[], Mapping[Part, float]],
+) -> None:
+    """Time a network on one side, then on the other, and add its rows; or why there are none."""
+    try:
+        plan, steps = ours()
+        rows = joined(plan, steps, theirs())
+    except Exception:  # one network must not cost the results of the others
+        error = traceback.format_exc()
+        print(f"{network} failed\n{error}", file=sys.stderr, flush=True)
+        found["failed"].append({"network": network, "error": error})
+        return
+    found["networks"].append({"network": network, "rows": rows})
+    print(table(f"{network}, batches of {found['batch_size']}", rows), flush=True)
+
+
+class PeerError(RuntimeError):
+    """PyTorch's process failed; the message is its traceback, if it could give one."""
+
+
+class Peer:
+    """PyTorch's process for a network: it prepares at once, and times when it is asked to.
+
+    A process of its own, since an error of CUDA in one engine would be the end of both.
+    """
+
+    def __init__(self, network: str, batch_size: int, device: str = "cuda") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(_IN_TORCH), network, str(batch_size), device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+    def seconds(self) -> dict[Part, float]:
+        """Seconds of each layer and direction. Raises PeerError."""
+        told, _ = self._process.communicate("begin\n")
+        try:
+            reply = json.loads(told.splitlines()[-1])
+        except (IndexError, ValueError):
+            reply = {"error": f"no figures, exit code {self._process.returncode}: see above"}
+        if "error" in reply:
+            raise PeerError(f"PyTorch's process failed\n{reply['error']}")
+        return {(layer, direction): seconds for layer, direction, seconds in reply["seconds"]}
 
 
 def joined(
@@ -128,74 +198,6 @@ def _empty(layer: str, direction: str) -> dict[str, Any]:
         "pytorch_us": 0.0,
         "limit_us": 0.0,
     }
-
-
-def torch_seconds(work: Workload, device: str, timer: Timer) -> dict[Part, float]:
-    """Seconds of each layer's calls in PyTorch, forward and backward, on a batch of the workload.
-
-    Each call of the twin stands alone: its inputs are leaves, so that its backward pass is one call
-    too. What adds up the gradients of a tensor that several layers read is not counted.
-    """
-    graph = work.forward
-    twin = TorchTwin(graph, work.weights).to(device)
-    images, _ = work.batches[0]
-    known: dict[str, torch.Tensor] = {"input": torch.from_numpy(images).to(device)}
-    known |= {name: getattr(twin, attribute) for name, attribute in twin.names.items()}
-    found: dict[Part, float] = {}
-    for node, call in twin.calls:
-        leaves = [_leaf(known[name], graph, name) for name in node.inputs if name in known]
-        output = call(*leaves)
-        known[node.outputs[0]] = output.detach()
-        _add(found, (node.layer, FORWARD), timer(_forward(call, leaves)))
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        if wanted and output.requires_grad:
-            _add(found, (node.layer, BACKWARD), timer(_backward(output, wanted)))
-    return found
-
-
-def _forward(call: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> Callable[[], object]:
-    return lambda: call(*leaves)
-
-
-def _backward(output: torch.Tensor, wanted: list[torch.Tensor]) -> Callable[[], object]:
-    gradient = torch.ones_like(output)
-    return lambda: torch.autograd.grad(output, wanted, gradient, retain_graph=True)
-
-
-def _leaf(value: torch.Tensor, graph: Graph, name: str) -> torch.Tensor:
-    """A tensor that a call's gradient ends at; images and buffers have none."""
-    learns = name not in graph.roles or graph.role(name) is Role.PARAMETER
-    return value.detach().requires_grad_(learns and value.is_floating_point())
-
-
-def _add(found: dict[Part, float], part: Part, seconds: float) -> None:
-    found[part] = found.get(part, 0.0) + seconds
-
-
-def on_gpu(call: Callable[[], object]) -> float:
-    """Seconds of a call, from a CUDA graph of several."""
-    aside: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):  # cuDNN chooses its algorithms
-            call()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(_CALLS):
-            call()
-    graph.replay()
-    rounds = [_round(graph.replay) for _ in range(_ROUNDS)]
-    return statistics.median(rounds) / _CALLS
-
-
-def _round(replay: Callable[[], None]) -> float:
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    replay()
-    stop.record()
-    torch.cuda.synchronize()
-    return 1e-3 * start.elapsed_time(stop)
 
 
 def table(title: str, rows: list[dict[str, Any]]) -> str:

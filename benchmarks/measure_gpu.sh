@@ -1,14 +1,15 @@
 #!/bin/bash
 # All results of docs/kernels.md that need a GPU, into a folder; about four minutes on an H200.
 #
-#     bash benchmarks/measure_gpu.sh FOLDER                 # everything but zoo
+#     bash benchmarks/measure_gpu.sh FOLDER                 # everything but zoo and layers
 #     bash benchmarks/measure_gpu.sh FOLDER ladder train    # some parts
 #
-# Parts: ladder times many pytorch agreement sanitizer train, and zoo: large networks beside PyTorch,
-# as a whole and by layer. MNIST is looked for as always ($CONVLOOM_DATA); pytorch and agreement need
-# a PyTorch that is built for CUDA, sanitizer needs compute-sanitizer. Without a GPU nothing begins. A
-# part that fails is told, leaves nothing in the folder, and the others still run. Then, anywhere,
-# `python benchmarks/kernels_doc.py --take FOLDER` keeps the results and rewrites the tables.
+# Parts: ladder times many pytorch agreement sanitizer train, and large networks beside PyTorch: zoo as
+# a whole, layers one by one. MNIST is looked for as always ($CONVLOOM_DATA); pytorch, agreement, zoo
+# and layers need a PyTorch that is built for CUDA, sanitizer needs compute-sanitizer. Without a GPU
+# nothing begins. A command that fails is told and leaves nothing in the folder; what others of its part
+# found is kept, and the other parts still run. Then, anywhere, `python benchmarks/kernels_doc.py --take
+# FOLDER` keeps the results and rewrites the tables.
 set -u -o pipefail
 folder=${1:?name a folder for the results}
 shift
@@ -19,7 +20,7 @@ convloom="$python -m convloom"
 
 for part in "$@"; do
     case $part in
-        ladder | times | many | pytorch | agreement | sanitizer | train | zoo) ;;
+        ladder | times | many | pytorch | agreement | sanitizer | train | zoo | layers) ;;
         *)
             echo "measure_gpu.sh: there is no part $part; see the head of $0" >&2
             exit 2
@@ -33,67 +34,111 @@ if [ -n "$missing" ]; then
     exit 1
 fi
 mkdir -p "$folder" || exit 1
-# What a part has written so far, on the folder's own disk; and its runs.
+# What a command has written so far, on the folder's own disk; and its runs.
 new=$(mktemp -d "$folder/.new.XXXXXX") && scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$new" "$scratch"' EXIT
+trap 'kill $(jobs -p) 2> /dev/null; rm -rf "$new" "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
-ladder() {
-    for n in 64 4096; do
-        $convloom bench ladder lenet --device cuda --batch-size $n --rounds 5 --seconds 0.1 --json \
-            > "$new/ladder-lenet-$n.json" || return
-    done
+# result COMMAND...: what it writes into $new is kept if it ends well.
+result() {
+    "$@" && mv "$new"/* "$folder" && return
+    rm -f "$new"/*
+    local told=$*
+    echo "failed: ${told#printed * }" >&2
+    return 1
 }
 
-times() { $python "$here/kernel_times.py" --out "$new/times-lenet.json"; }
+# printed FILE COMMAND...: what it prints is the result.
+printed() {
+    local file=$1
+    shift
+    "$@" > "$new/$file"
+}
 
-many() { $python "$here/many_models.py" --out "$new/many-lenet.json" > /dev/null; }
+ladder() {
+    local n failed=0
+    for n in 64 4096; do
+        result printed ladder-lenet-$n.json $convloom bench ladder lenet --device cuda \
+            --batch-size $n --rounds 5 --seconds 0.1 --json || failed=1
+    done
+    return $failed
+}
+
+times() { result $python "$here/kernel_times.py" --out "$new/times-lenet.json"; }
+
+many() { result $python "$here/many_models.py" --out "$new/many-lenet.json" > /dev/null; }
 
 pytorch() {
+    local n failed=0
     for n in 64 4096; do
-        $convloom bench pytorch lenet --device cuda --batch-size $n --seconds 0.3 --workers 0,1,4 \
-            --skip compile --json > "$new/pytorch-lenet-$n.json" || return
+        result printed pytorch-lenet-$n.json $convloom bench pytorch lenet --device cuda \
+            --batch-size $n --seconds 0.3 --workers 0,1,4 --skip compile --json || failed=1
     done
+    return $failed
 }
 
-agreement() { $python -W ignore "$here/agreement.py" --seeds 0,1,2 --out "$new"; }
+agreement() { result $python -W ignore "$here/agreement.py" --seeds 0,1,2 --out "$new"; }
 
 # Errors that it finds are no result to keep, but are told.
-sanitizer() {
+sanitizer() { result sanitized; }
+
+sanitized() {
     $python "$here/sanitize.py" --warm --out "$new/sanitizer.txt" > "$scratch/told" && return
     cat "$scratch/told" >&2
     return 1
 }
 
+large="alexnet resnet18 mobilenet-v1-small"
+
 zoo() {
-    for network in alexnet resnet18 mobilenet-v1-small; do
-        $convloom bench pytorch $network --device cuda --batch-size 128 --seconds 0.5 \
-            --skip DataLoader,graph,plain,stream,resident --json \
-            > "$new/pytorch-$network-128.json" || return
+    local network failed=0 rows=DataLoader,graph,plain,stream,resident
+    # What both engines compile is kept on disk: they do it for all networks side by side, before the
+    # first is timed. A failure will be told below.
+    for network in $large; do
+        $convloom bench pytorch $network --device cuda --batch-size 128 --seconds 0.01 --rounds 1 \
+            --skip $rows,eager > /dev/null 2>&1 &
     done
-    $python "$here/layers_vs_pytorch.py" --network alexnet,resnet18,mobilenet-v1-small \
-        --out "$new/layers-128.json"
+    wait
+    for network in $large; do
+        result printed pytorch-$network-128.json $convloom bench pytorch $network --device cuda \
+            --batch-size 128 --seconds 0.3 --skip $rows --json || failed=1
+    done
+    return $failed
+}
+
+# Its file holds the networks that went well, and says what became of the others.
+layers() {
+    local failed=0
+    $python "$here/layers_vs_pytorch.py" --network ${large// /,} --rounds 5 \
+        --out "$new/layers-128.json" || failed=1
+    [ ! -e "$new/layers-128.json" ] || mv "$new/layers-128.json" "$folder" || failed=1
+    return $failed
 }
 
 train() {
+    local kernels name failed=0
     # The first run fills the cache of kernels.
     for kernels in auto auto naive; do
-        local name=train-mnist-$kernels.txt
-        {
-            echo "$ convloom train lenet --data mnist --epochs 5 --device cuda --kernels $kernels"
-            $convloom train lenet --data mnist --epochs 5 --device cuda --kernels $kernels \
-                --out "$scratch/$RANDOM" 2>&1
-        } | grep -v "saved in" > "$new/${name/-auto/}" || return
+        name=train-mnist-$kernels.txt
+        result printed "${name/-auto/}" trained $kernels || failed=1
     done
+    return $failed
+}
+
+trained() {
+    {
+        echo "$ convloom train lenet --data mnist --epochs 5 --device cuda --kernels $1"
+        $convloom train lenet --data mnist --epochs 5 --device cuda --kernels $1 \
+            --out "$scratch/$RANDOM" 2>&1
+    } | grep -v "saved in"
 }
 
 status=0
 for part in "$@"; do
     SECONDS=0
-    if "$part" && mv "$new"/* "$folder"; then
+    if "$part"; then
         echo "$part: $SECONDS s"
     else
-        rm -f "$new"/*
         echo "$part failed" >&2
         status=1
     fi

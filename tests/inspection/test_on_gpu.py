@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import invoke, words
+from tests.cli.running import environment, invoke, words
 
 pytestmark = pytest.mark.gpu
 
@@ -30,10 +32,27 @@ def test_the_ladder_is_measured() -> None:
     assert all(row["of_limit"] > 0 for row in document["rows"])
 
 
-def test_pytorch_is_measured(tmp_path: Path) -> None:
+@pytest.fixture
+def torch_on_gpu() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch sees no GPU")
+
+
+def test_layers_are_measured_beside_pytorch(tmp_path: Path, torch_on_gpu: None) -> None:
+    """Forward and backward of every layer can be captured, dropout and batch norm included."""
+    out = tmp_path / "layers.json"
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "layers_vs_pytorch.py"
+    given = words("--network alexnet,resnet20 --batch-size 8 --rounds 1 --out")
+    run = subprocess.run([sys.executable, script, *given, out], env=environment())
+    document = json.loads(out.read_text())
+    assert document["failed"] == []
+    assert run.returncode == 0
+    for found in document["networks"]:
+        assert sum(row["pytorch_us"] for row in found["rows"] if row["direction"] == "backward") > 0
+
+
+def test_pytorch_is_measured(tmp_path: Path, torch_on_gpu: None) -> None:
     given = words("--device cuda --rounds 1 --seconds 0.3 --workers 0,2 --skip compile")
     result = invoke("bench", "pytorch", "lenet", *given, "--out", tmp_path)
     assert result.exit_code == 0, result.output

@@ -7,16 +7,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from convloom.backends.cuda import device
 from tests.cli.running import environment
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "measure_gpu.sh"
 
-#: A Python for which there is a GPU, and that cannot do a step of 4096 images of PyTorch's.
+#: A Python for which there is a GPU, and that cannot do a step of 4096 images of PyTorch's, nor one
+#: of resnet18; alone the first two networks' layers can be timed.
 PYTHON = """#!/bin/bash
 case "$*" in
     -c*) ;;
-    *"bench pytorch"*4096*) echo '{"unfinished": '; exit 1 ;;
+    *"bench pytorch"*4096* | *"bench pytorch resnet18"*) echo '{"unfinished": '; exit 1 ;;
+    *layers_vs_pytorch.py*) echo '{"networks": 2}' > "${@: -1}"; echo "a traceback" >&2; exit 1 ;;
     *sanitize.py*) echo "an error at 0x10"; echo report > "${@: -1}"; exit 1 ;;
     *--out*) echo "{}" > "${@: -1}" ;;
     *) echo "{}" ;;
@@ -45,15 +49,48 @@ def test_an_unknown_part_is_refused_at_once(tmp_path: Path) -> None:
     assert done.stderr.startswith("measure_gpu.sh: there is no part ls;")
 
 
-def test_a_part_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(PYTHON)
-    python.chmod(0o755)
-    folder, parts = tmp_path / "new", ("ladder", "pytorch", "sanitizer", "times")
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    path = tmp_path / "python"
+    path.write_text(PYTHON)
+    path.chmod(0o755)
+    return path
+
+
+def test_what_fails_leaves_nothing_and_costs_nothing_else(tmp_path: Path, python: Path) -> None:
+    folder, parts = tmp_path / "new", ("ladder", "pytorch", "sanitizer", "times", "train")
     done = measure(folder, *parts, PYTHON=str(python), TMPDIR=str(tmp_path))
     assert done.returncode == 1
-    assert done.stderr.splitlines() == ["pytorch failed", "an error at 0x10", "sanitizer failed"]
-    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["ladder", "times"]
-    names = ["ladder-lenet-4096.json", "ladder-lenet-64.json", "times-lenet.json"]
-    assert sorted(os.listdir(folder)) == names
+    assert done.stderr.splitlines() == [
+        f"failed: {python} -m convloom bench pytorch lenet --device cuda --batch-size 4096 "
+        "--seconds 0.3 --workers 0,1,4 --skip compile --json",
+        "pytorch failed",
+        "an error at 0x10",
+        "failed: sanitized",
+        "sanitizer failed",
+    ]
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["ladder", "times", "train"]
+    assert sorted(os.listdir(folder)) == [
+        "ladder-lenet-4096.json",
+        "ladder-lenet-64.json",
+        "pytorch-lenet-64.json",
+        "times-lenet.json",
+        "train-mnist-naive.txt",
+        "train-mnist.txt",
+    ]
+    assert sorted(os.listdir(tmp_path)) == ["new", "python"]
+
+
+def test_large_networks_are_kept_one_by_one(tmp_path: Path, python: Path) -> None:
+    folder = tmp_path / "new"
+    done = measure(folder, "zoo", "layers", PYTHON=str(python), TMPDIR=str(tmp_path))
+    assert done.returncode == 1
+    failed, *more = done.stderr.splitlines()
+    assert failed.startswith(f"failed: {python} -m convloom bench pytorch resnet18 --device cuda")
+    assert more == ["zoo failed", "a traceback", "layers failed"]
+    assert sorted(os.listdir(folder)) == [
+        "layers-128.json",
+        "pytorch-alexnet-128.json",
+        "pytorch-mobilenet-v1-small-128.json",
+    ]
     assert sorted(os.listdir(tmp_path)) == ["new", "python"]
