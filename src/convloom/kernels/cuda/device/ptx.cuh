@@ -17,6 +17,7 @@ __device__ __forceinline__ unsigned shared_address(const void* pointer) {
 __device__ __forceinline__ int fresh_lane() {
     int lane;
     asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    __builtin_assume(lane >= 0 && lane < 32);
     return lane;
 }
 

@@ -22,14 +22,16 @@ struct ConvDgrad {
         const Rows rows = Own::handed_on(Own::rank());
         const int begin = rows.begin * Conv::W, end = rows.end * Conv::W;
         for (int u = warp; u < UNITS * int(P::IMAGES); u += int(P::THREADS) / 32) {
-            Bytes* map = region<P>(shared, u / UNITS);
-            const int first = u % UNITS / Conv::DN_GROUPS * MT, n_tile = u % Conv::DN_GROUPS * NT;
+            const int image = image_of<P>(u, UNITS), unit = u - image * UNITS;
+            Bytes* map = region<P>(shared, image);
+            const int first = unit / Conv::DN_GROUPS * MT, n_tile = unit % Conv::DN_GROUPS * NT;
             const Bytes* place[MT];
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
-                int pixel = begin + (first + m) * 16 + lane % 16;
-                pixel = pixel < end ? pixel : begin;
-                const int row = pixel / Conv::W + Conv::PADH, col = pixel % Conv::W + Conv::PADW;
+                // Behind the last lies the last; what it gives is not used.
+                const unsigned pixel = least(begin + (first + m) * 16 + lane % 16, end - 1);
+                const int row = int(pixel / Conv::W) + Conv::PADH;
+                const int col = int(pixel % Conv::W) + Conv::PADW;
                 place[m] = map + Conv::DY + 16 * (row * Conv::DYPITCH + col);
             }
             Tiles<MT, NT> acc;
@@ -41,12 +43,12 @@ struct ConvDgrad {
             for (int m = 0; m < MT; ++m)
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const int pixel = begin + (first + m) * 16 + lane / 4 + 8 * half;
-                    if (pixel >= end) continue;
+                    const unsigned pixel = begin + (first + m) * 16 + lane / 4 + 8 * half;
+                    if (pixel >= unsigned(end)) continue;
 #pragma unroll
                     for (int n = 0; n < NT; ++n)
                         ConvGradient<P, I - 1>::store(
-                            map, n_tile + n, pixel / Conv::W, pixel % Conv::W, lane,
+                            map, n_tile + n, int(pixel / Conv::W), int(pixel % Conv::W), lane,
                             acc[m][n][2 * half], acc[m][n][2 * half + 1]);
                 }
         }

@@ -38,21 +38,28 @@ __device__ __forceinline__ void multiply_taps(Tiles<MT, NT>& acc, const Bytes* c
                                               const Bytes* fragments) {
     constexpr int SLICES = S * PLANES, STEPS = (SLICES + 1) / 2;
     constexpr int UNROLL = R * STEPS <= 32 ? R : 1;
+    const auto slice = [](int i) { return i / PLANES * COL_STEP + i % PLANES * PLANE; };
+    // Most steps' second slice lies this far from the first: what lanes then add are constants.
+    const int apart = SLICES > 1 ? slice(1) : 0;
     const bool upper = fresh_lane() >= 16;
+    const Bytes* from[MT];
+#pragma unroll
+    for (int m = 0; m < MT; ++m) from[m] = place[m] + (upper ? apart : 0);
 #pragma unroll UNROLL
     for (int r = 0; r < R; ++r) {
 #pragma unroll
         for (int step = 0; step < STEPS; ++step) {
             const int first = 2 * step, second = 2 * step + 1 < SLICES ? 2 * step + 1 : 2 * step;
-            const int low = first / PLANES * COL_STEP + first % PLANES * PLANE;
-            const int high = second / PLANES * COL_STEP + second % PLANES * PLANE;
-            const int offset = r * ROW_STEP + (upper ? high : low);
+            const int low = slice(first), high = slice(second);
             u32 b[NT][2];
             load_fragments(b, fragments + 256 * TILES * (r * STEPS + step));
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 u32 a[4];
-                ldmatrix_x4(a, place[m] + offset);
+                if (high - low == apart)
+                    ldmatrix_x4(a, from[m] + (r * ROW_STEP + low));
+                else
+                    ldmatrix_x4(a, place[m] + (r * ROW_STEP + (upper ? high : low)));
 #pragma unroll
                 for (int n = 0; n < NT; ++n) F::multiply(acc[m][n], a, b[n]);
             }

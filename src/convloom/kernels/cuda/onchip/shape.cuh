@@ -103,6 +103,12 @@ __device__ __forceinline__ Bytes* region(Bytes* shared, int image) {
     return shared + int(P::IMAGE_AT) + image * int(P::IMAGE_BYTES);
 }
 
+// Which of the block's images unit `u` belongs to, if each has `units`.
+template <class P>
+__device__ __forceinline__ int image_of(int u, int units) {
+    return P::IMAGES == 1 ? 0 : u / units;
+}
+
 // Where pixel (0, 0) of convolution I's input lies in such a region; the first one's is in one of two
 // buffers.
 template <class P, int I>
