@@ -32,6 +32,8 @@ SMALL = (
 #: What their channels are divided by, if not by 16.
 DIVIDE = {"layers-cifar/layers-18pct.cfg": 4, "example-layers/layers.gc.cfg": 1}
 
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
 
 def marked() -> list[Any]:
     """The files; those that take long are marked."""
@@ -51,7 +53,7 @@ def test_shapes_and_parameters_are_those_of_2012(name: str) -> None:
         assert len(parse_rules(file, network).layers) == len(network.layers)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda-sim"])
+@pytest.mark.parametrize("device", ["cpu", "cuda-sim", GPU])
 @pytest.mark.parametrize("name", marked())
 def test_gradients_with_fewer_channels(name: str, device: str) -> None:
     """A training step on the device, against float64 and differences."""
@@ -132,7 +134,7 @@ def test_gpus_of_a_file_change_nothing(name: str) -> None:
     assert str(other.trace(net.images, 2)) == str(net.trace(net.images, 2))
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda-sim"])
+@pytest.mark.parametrize("device", ["cpu", "cuda-sim", GPU])
 @pytest.mark.parametrize("name", marked())
 def test_a_training_step_with_fewer_channels(name: str, device: str) -> None:
     """By the parameter file's own rule, on the device and in float64 by the references."""
@@ -158,16 +160,16 @@ def test_a_training_step_with_fewer_channels(name: str, device: str) -> None:
         np.testing.assert_allclose(after.data, wanted, err_msg=key, **near)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("device", [pytest.param("cpu", marks=pytest.mark.slow), GPU])
 @pytest.mark.parametrize("name", shared.files())
-def test_a_training_step_at_full_size(name: str) -> None:
+def test_a_training_step_at_full_size(name: str, device: str) -> None:
     """What the parameter file lets learn changes, what it freezes stays."""
     net = shared.net(name)
     net.initialize(0)
     before = net.to_convnet()
     random = np.random.default_rng(0)
     images = 50 * random.standard_normal((2, *net.images)).astype(np.float32)
-    assert np.isfinite(train_step(net, images, np.array([0, 1]), device="cpu"))
+    assert np.isfinite(train_step(net, images, np.array([0, 1]), device=device))
     for key, after in net.to_convnet().items():
         layer, kind, *at = key.split("/")
         rule = net.rules.layers[layer]

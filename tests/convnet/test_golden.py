@@ -46,7 +46,9 @@ from tests.golden import load, names
 
 Arrays = dict[str, np.ndarray]
 
-every = pytest.mark.parametrize("device", ("reference", "cpu", "cuda-sim"))
+every = pytest.mark.parametrize(
+    "device", ("reference", "cpu", "cuda-sim", pytest.param("cuda", marks=pytest.mark.gpu))
+)
 
 
 def piece(definition: Any, inputs: tuple[Extent, ...] = (), **rule: Any) -> Piece:
