@@ -274,3 +274,51 @@ def test_a_softmax_is_one_to_whoever_else_reads_it() -> None:
 def test_what_a_cost_cannot_compare(old: str, new: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         net(edited(TEXT, old, new))
+
+
+FLICKR = """
+[hidden]
+type=fc
+inputs=data
+outputs=4
+initW=0.3
+neuron=logistic
+gpu=0
+
+[cross]
+type=cost.crossent2
+inputs=labels,hidden
+gpu=0
+
+[robust]
+type=cost.rflickr
+inputs=labels,hidden
+gpu=0
+"""
+
+
+@pytest.mark.parametrize("device", ("reference", "cpu", "cuda-sim"))
+def test_labels_may_be_vectors_of_several_classes_step_by_step(device: str) -> None:
+    """As Flickr's were: any of the classes may be an image's, or none."""
+    made = network(DATA + FLICKR, SIDE)
+    rates = (
+        "[hidden]\nepsW=0.1\nepsB=0.2\nmomW=0\nmomB=0\n\n[cross]\ncoeff=1\n\n[robust]\ncoeff=0.5\n"
+    )
+    model = Net(made, rules(rates, made)).initialize(0)
+    x, _ = batch()
+    t = np.random.default_rng(1).integers(0, 2, (N, 4)).astype(np.float32)
+    t[0], t[1] = 0, 1
+    w = {name: value.astype(np.float64) for name, value in model.state_dict().items()}
+    flat = x.reshape(N, -1).astype(np.float64)
+    y = 1 / (1 + np.exp(-flat @ w["hidden.weights.0"].T - w["hidden.biases"]))
+    cross = -(t * np.log(y) + (1 - t) * np.log(1 - y)).sum() / N
+    robust = np.log1p((y - t) ** 2).sum() / N
+    dy = (y - t) + 0.5 * 2 * (y - t) / (1 + (y - t) ** 2) * y * (1 - y)
+    loss = cl.convnet.train_step(model, x, t, device=device)
+    assert loss == pytest.approx(cross + 0.5 * robust, rel=1e-5)
+    after = model.state_dict()
+    wanted = w["hidden.weights.0"] - 0.1 * dy.T @ flat / N
+    np.testing.assert_allclose(after["hidden.weights.0"], wanted, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        after["hidden.biases"], w["hidden.biases"] - 0.2 * dy.mean(axis=0), rtol=1e-4, atol=1e-6
+    )

@@ -153,6 +153,10 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         ({"labels": LABELS}, "must be uint8 pixels of two axes; they are missing"),
         ({"data": rows.astype(np.float32), "labels": LABELS}, "they are float32"),
         ({"data": rows}, "labels must be a list of whole numbers"),
+        (
+            {"data": rows, "labels": np.eye(23, 4, dtype=np.int64)},
+            r"labels are rows, \(23, 4\), and",
+        ),
         ({"data": rows, "labels": ["a"]}, "labels must be a list of whole numbers"),
         ({"data": rows, "labels": LABELS[:5]}, r"\(23, 48\), must have one axis for the 5 images"),
         ({"data": rows[:, :23], "labels": LABELS}, "must have one axis"),

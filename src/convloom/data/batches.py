@@ -131,6 +131,12 @@ def _labels(value: Any, path: Path) -> np.ndarray:
         value = np.array(value, np.int64)
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "iu" or not value.size:
         raise DataError("its labels must be a list of whole numbers, one an image", path)
+    if value.ndim == 2 and min(value.shape) > 1:
+        raise DataError(
+            f"its labels are rows, {value.shape}, and must be whole numbers, one an image; rows "
+            "with several classes an image can be learnt from step by step, with cl.compile",
+            path,
+        )
     return value.reshape(-1)
 
 

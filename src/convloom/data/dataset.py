@@ -350,7 +350,8 @@ def _as_labels(labels: np.ndarray) -> np.ndarray:
     if labels.ndim == 2 and labels.shape[1] > 1:
         raise DataError(
             f"labels have shape {labels.shape}; expected one integer an image: for one-hot rows "
-            "pass labels.argmax(1)"
+            "pass labels.argmax(1); rows with several classes an image can be learnt from step by "
+            "step, with cl.compile"
         )
     if labels.size and labels.dtype.kind not in "iu":
         raise DataError(
