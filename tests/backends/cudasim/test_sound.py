@@ -20,7 +20,7 @@ f32 = np.float32
 def bench(request: pytest.FixtureRequest) -> Bench:
     # One batch: the kernels compile in parallel.
     kernels = [kernel(f"sound/{name}") for name in ("vector_add", "block_sum", "votes", "atomics")]
-    kernels += [kernel("sound/fragments", KIND=kind) for kind in range(6)]
+    kernels += [kernel("sound/fragments", KIND=kind) for kind in range(7)]
     kernels += [kernel("sound/pipeline", THREADS=64)]
     workshop_of(request.param).load(kernels)
     return Bench(request.param)
@@ -178,6 +178,22 @@ def test_rounding_to_tf32(bench: Bench) -> None:
     assert not bench.launch(kernel("sound/fragments", KIND=5), x, x, out, threads=32)
     np.testing.assert_array_equal(out, rounded(x, "tf32"))
     assert np.isnan(out).any()
+
+
+def test_picked_bytes(bench: Bench) -> None:
+    """PTX ISA, "prmt": a digit's upper bit asks for the byte's sign in all places."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 1 << 32, (32, n), np.uint64).astype(np.uint32) for n in (4, 2))
+    out = bench.array(np.zeros((32, 4), f32))
+    assert not bench.launch(
+        kernel("sound/fragments", KIND=6), bench.array(a), bench.array(b), out, threads=32
+    )
+    for lane, i in np.ndindex(32, 4):
+        picked = np.append(a[lane, i : i + 1].view(np.uint8), b[lane, :1].view(np.uint8))
+        digits = int(b[lane, 1]) >> np.arange(0, 16, 4) & 15
+        signs = np.where(picked[digits % 8] >= 128, 255, 0)
+        wanted = np.where(digits >= 8, signs, picked[digits % 8]).astype(np.uint8)
+        assert out.view(np.uint32)[lane, i] == wanted.view(np.uint32)[0]
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -89,6 +89,14 @@ __device__ __forceinline__ float choose(int first, float a, float b) {
     return chosen;
 }
 
+// Four bytes picked by the four lower digits of `selector` (hexadecimal): 0 to 3 are those of a,
+// 4 to 7 those of b, 8 to f the sign bits of these, eight times each.
+__device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned selector) {
+    unsigned picked;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(a), "r"(b), "r"(selector));
+    return picked;
+}
+
 // The greater of two, or NaN if one of them is.
 __device__ __forceinline__ float max_nan(float a, float b) {
     float greater;

@@ -202,11 +202,13 @@ struct ConvForward {
                         0xffffffffu, right ? top[m][n][e] : top[m][other][e], 4);
                     const f32 x0 = right ? got : own, x1 = right ? own : got;
                     const int bit = (m * NT + n) * 2 + e, step = right ? 2 * (other - n) : 0;
-                    const u32 k0 = (left_lower >> (bit + step) & 1) * 2;
-                    const u32 k1 = (right_lower >> (bit + step) & 1) * 2 + 1;
+                    const u32 k0 = (left_lower >> (bit + step) & 1) != 0 ? 4 : 1;
+                    const u32 k1 = (right_lower >> (bit + step) & 1) != 0 ? 8 : 2;
                     // Of equals the first wins, row by row.
-                    code[e] = x1 > x0 ? k1 : x0 > x1 || k0 < k1 ? k0 : k1;
-                    best[e] = activated<Conv>(max_nan(x0, x1));
+                    const u32 winner = x1 > x0 ? k1 : x0 > x1 || k0 < k1 ? k0 : k1;
+                    const f32 most = max_nan(x0, x1);
+                    code[e] = Conv::RELU && most <= 0.0f ? 0 : winner;
+                    best[e] = activated<Conv>(most);
                 }
                 const int tile = n_tile + (right ? n + 1 : n);
                 if ((right && n + 1 >= NT) || window >= end_own()) continue;

@@ -12,6 +12,9 @@ struct ConvGradient {
     using F = Format<P>;
     using Pair = typename F::Pair;
     static constexpr int WINDOWS = Conv::YH * Conv::YW;
+    // Bytes from a pixel of the gradient to the next row's and column's.
+    static constexpr int ROW = 16 * Conv::UH * Conv::DYPITCH, COL = 16 * Conv::UW;
+    static constexpr int CELLS = Conv::POOL ? 2 : 1;  // of a pixel handed on, each way
 
     // The two neighbouring channels that a lane has of a tile of eight, of pixel (y, x) of the map
     // handed on.
@@ -19,31 +22,38 @@ struct ConvGradient {
                                                  f32 even, f32 odd) {
         const int plane = tile * Conv::PLANES + F::plane(lane), byte = F::byte_in_pixel(lane);
         if (plane >= Conv::KP) return;
+        put(map, plane * Conv::DYPLANE + CELLS * (y * ROW + x * COL) + byte,
+            plane * Conv::ZPLANE + 16 * (y * Conv::ZPITCH + x) + byte,
+            8 * (tile * WINDOWS + y * Conv::YW + x) + 2 * (lane % 4), (lane & 16) != 0, even, odd);
+    }
+
+    // Those whose gradient, value and codes lie at these places of their maps. Lanes with `right`
+    // begin with the right cells: those of 128 bytes further on, as these are in the same banks.
+    __device__ __forceinline__ static void put(Bytes* map, int dy, int z, int code, bool right,
+                                               f32 even, f32 odd) {
+        constexpr bool GATED = Conv::AVERAGE || (Conv::POOL && Conv::ACT == RELU);  // by the codes
         if constexpr (Conv::AVERAGE) {
             even *= 0.25f;
             odd *= 0.25f;
-        } else if constexpr (Conv::ACT != NONE) {
-            const Pair z = at<Pair>(map + Conv::Z + plane * Conv::ZPLANE +
-                                    16 * (y * Conv::ZPITCH + x) + byte);
-            even = passed<Conv>(even, F::even(z));
-            odd = passed<Conv>(odd, F::odd(z));
+        } else if constexpr (!GATED && Conv::ACT != NONE) {
+            const Pair value = at<Pair>(map + Conv::Z + z);
+            even = passed<Conv>(even, F::even(value));
+            odd = passed<Conv>(odd, F::odd(value));
         }
         const Pair gradient = F::pair(even, odd);
-        Bytes* place = map + Conv::DY + plane * Conv::DYPLANE + byte;
+        Bytes* place = map + Conv::DY + dy;
         if constexpr (!Conv::POOL) {
-            at<Pair>(place + 16 * (y * Conv::UH * Conv::DYPITCH + x * Conv::UW)) = gradient;
+            at<Pair>(place) = gradient;
         } else {
-            const u32 codes = at<u16>(map + Conv::CODE + 2 * (lane % 4) +
-                                      8 * (tile * WINDOWS + y * Conv::YW + x));
-            const u32 first = codes & 0xffu, second = codes >> 8;
-#pragma unroll
-            for (u32 cell = 0; cell < 4; ++cell) {
-                const int row = (2 * y + int(cell / 2)) * Conv::UH;
-                const int col = (2 * x + int(cell % 2)) * Conv::UW;
-                const bool low = Conv::AVERAGE ? (first >> cell & 1) != 0 : first == cell;
-                const bool high = Conv::AVERAGE ? (second >> cell & 1) != 0 : second == cell;
-                at<Pair>(place + 16 * (row * Conv::DYPITCH + col)) = F::chosen(gradient, low, high);
-            }
+            const u32 codes = at<u16>(map + Conv::CODE + code);
+            // Bits of cells 1 and 0, then 3 and 2, become signs of a word's lower and upper half.
+            const u32 upper = codes * 0x800040u, lower = codes * 0x200010u;
+            Bytes* other = place + (right ? 0 : COL);
+            place += right ? COL : 0;
+            at<Pair>(place) = F::signed_ones(gradient, upper, !right);
+            at<Pair>(other) = F::signed_ones(gradient, upper, right);
+            at<Pair>(place + ROW) = F::signed_ones(gradient, lower, !right);
+            at<Pair>(other + ROW) = F::signed_ones(gradient, lower, right);
         }
     }
 };

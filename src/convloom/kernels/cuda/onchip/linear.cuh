@@ -1,7 +1,8 @@
 // A fully connected layer of the images that a block carries, and the gradient of its input.
 //
-// Images are the rows of a tile (at most 8 of 16 are there), outputs or features its columns. In
-// the forward product warps share the features, 16 in turns, and their sums meet in shared memory.
+// In the forward product images are the rows of a tile (at most 8 of 16 are there), outputs its
+// columns; warps share the features, 16 in turns, and their sums meet in shared memory. In the
+// backward product features are the rows of a tile, and all columns are the same image.
 // Weights that stay in shared memory are read by ldmatrix, both ways (those of tf32 backward one by
 // one); others come from a packed copy in device memory, a copy by features and one by outputs. Of
 // tf32 a lane reads four neighbours of them at once: which products of 16 are its own is its choice.
@@ -180,95 +181,111 @@ struct LinearLayer {
         return kept ? __uint_as_float(u32(P::LINEAR_SCALE[J])) : 0.0f;
     }
 
-    // The gradient of the features, handed to the layer before. All rows of a tile are the same
-    // image, so each lane has the products of all tiles of 8 features, and keeps those of one.
+    // The gradient of the features, handed to the layer before. Features are the rows of a tile,
+    // and all columns are the same image: so the four lanes of a row have the same sums of four
+    // tiles, and each keeps those of one.
     __device__ static void backward(Bytes* shared, const Bytes* packed, const u64* counter,
                                     i64 first) {
         static_assert(IMAGES == 1);
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         constexpr int DEPTH = Linear::OUT / 16, AT_ONCE = 4;
+        constexpr bool KEEPS = DEPTH <= 2;  // the gradients of the outputs, in registers
         using Own = Sixteens<J == 0>;
-        constexpr int PAIRS = Own::COUNT;
+        constexpr int UNITS = (Own::COUNT + AT_ONCE - 1) / AT_ONCE;
+        constexpr bool WHOLE = Own::COUNT % AT_ONCE == 0;
         Bytes* map = region<P>(shared, 0);
-        const Bytes* dy = map + Linear::DY;
-        for (int first_of = warp * AT_ONCE; first_of < PAIRS; first_of += WARPS * AT_ONCE) {
-            int pair[AT_ONCE];
+        u32 dy[KEEPS ? DEPTH : 1][WIDE ? 4 : 2];
+        if constexpr (KEEPS)
+#pragma unroll
+            for (int step = 0; step < DEPTH; ++step) load_gradient(dy[step], map, step, lane);
+        for (int unit = warp; unit < UNITS; unit += WARPS) {
+            int tile[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                const int own = unit * AT_ONCE + i;
+                tile[i] = Own::vector(WHOLE || own < Own::COUNT ? own : Own::COUNT - 1);
+            }
+            f32 acc[AT_ONCE][4];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
-                pair[i] = Own::vector(first_of + i < PAIRS ? first_of + i : first_of);
-            Tiles<AT_ONCE, 2> acc;
-            clear(acc);
+#pragma unroll
+                for (int e = 0; e < 4; ++e) acc[i][e] = 0.0f;
             constexpr int UNROLL = DEPTH < 4 ? DEPTH : 2;
 #pragma unroll UNROLL
             for (int step = 0; step < DEPTH; ++step) {
-                if constexpr (WIDE)
-                    backward_wide(acc, dy, shared, packed, step, pair, lane);
-                else
-                    backward_narrow(acc, dy, shared, packed, step, pair, lane);
+                if constexpr (!KEEPS) load_gradient(dy[0], map, step, lane);
+                u32 a[AT_ONCE][WIDE ? 2 : 1][4];
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i)
+                    load_backward(a[i], shared, packed, step, tile[i], lane);
+#pragma unroll
+                for (int i = 0; i < AT_ONCE; ++i)
+#pragma unroll
+                    for (int half = 0; half < (WIDE ? 2 : 1); ++half) {
+                        const u32(&four)[WIDE ? 4 : 2] = dy[KEEPS ? step : 0];
+                        const u32 b[2] = {four[2 * half], four[2 * half + 1]};
+                        F::multiply(acc[i], a[i][half], b);
+                    }
             }
-            // Tile lane / 4 of the eight, bit by bit: an index would put them into local memory.
+            // Tile lane % 4, bit by bit: an index would put them into local memory. One of the sums
+            // is of the first half of its features, one of the second.
             f32 mine[2];
 #pragma unroll
-            for (int e = 0; e < 2; ++e) {
-                f32 half[4], quarter[2];
-#pragma unroll
-                for (int i = 0; i < 4; ++i)
-                    half[i] = choose(lane >> 2 & 1, acc[i][1][e], acc[i][0][e]);
-#pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    quarter[i] = choose(lane >> 3 & 1, half[2 * i + 1], half[2 * i]);
-                mine[e] = choose(lane >> 4, quarter[1], quarter[0]);
-            }
-            const int own = first_of + lane / 8;
-            const int feature = Own::vector(own) * 16 + lane / 4 % 2 * 8 + lane % 4 * 2;
-            if (own < PAIRS) hand_back(map, counter, first, feature, mine[0], mine[1]);
+            for (int e = 0; e < 2; ++e)
+                mine[e] = choose(lane & 2, choose(lane & 1, acc[3][2 * e], acc[2][2 * e]),
+                                 choose(lane & 1, acc[1][2 * e], acc[0][2 * e]));
+            // Lanes of neighbouring rows make pairs of them, that of an even row in the first half.
+            const int odd_row = lane & 4;
+            const f32 got =
+                __shfl_xor_sync(0xffffffffu, choose(odd_row, mine[0], mine[1]), 4);
+            const f32 even = choose(odd_row, got, mine[0]), odd = choose(odd_row, mine[1], got);
+            const int own = unit * AT_ONCE + (lane & 3);
+            const int feature = Own::vector(own) * 16 + 2 * odd_row + 2 * (lane / 8);
+            if (WHOLE || own < Own::COUNT)
+                hand_back(map, counter, first, feature, lane, even, odd);
         }
     }
 
-    // 16 outputs of bfloat16 by 16 features each.
-    template <int AT_ONCE>
-    __device__ __forceinline__ static void backward_narrow(Tiles<AT_ONCE, 2>& acc, const Bytes* dy,
-                                                           const Bytes* shared,
-                                                           const Bytes* packed, int step,
-                                                           const int (&pair)[AT_ONCE], int lane) {
-        const Bytes* own = dy + 32 * step + 4 * (lane % 4);
-        const u32 a[4] = {at<u32>(own), 0u, at<u32>(own + 16), 0u};
-        u32 b[AT_ONCE][4];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-            load_backward(b[i], shared, packed, step, pair[i], lane);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i) {
-            const u32 one[2] = {b[i][0], b[i][1]}, two[2] = {b[i][2], b[i][3]};
-            F::multiply(acc[i][0], a, one);
-            F::multiply(acc[i][1], a, two);
+    // A lane's part of the gradients of 16 outputs: the same in all columns.
+    __device__ __forceinline__ static void load_gradient(u32 (&b)[WIDE ? 4 : 2], const Bytes* map,
+                                                         int step, int lane) {
+        const Bytes* dy = map + Linear::DY + 16 * F::BYTES * step;
+        if constexpr (WIDE) {
+            const uint4 four = at<uint4>(dy + 16 * (lane % 4));
+            b[0] = four.x, b[1] = four.y, b[2] = four.z, b[3] = four.w;
+        } else {
+            b[0] = at<u32>(dy + 4 * (lane % 4));
+            b[1] = at<u32>(dy + 16 + 4 * (lane % 4));
         }
     }
 
-    // The same of tf32, in two steps of products each.
-    template <int AT_ONCE>
-    __device__ __forceinline__ static void backward_wide(Tiles<AT_ONCE, 2>& acc, const Bytes* dy,
+    // Its part of the weights of 16 features for them, of tf32 for two steps of products.
+    __device__ __forceinline__ static void load_backward(u32 (&a)[WIDE ? 2 : 1][4],
                                                          const Bytes* shared, const Bytes* packed,
-                                                         int step, const int (&pair)[AT_ONCE],
-                                                         int lane) {
-        const uint4 four = at<uint4>(dy + 64 * step + 16 * (lane % 4));
-        const u32 a[2][4] = {{four.x, 0u, four.y, 0u}, {four.z, 0u, four.w, 0u}};
-        uint4 weight[AT_ONCE][2];
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-                weight[i][half] = weights_of(shared, packed, 16 * step + 4 * (lane % 4),
-                                             pair[i] * 16 + 8 * half + lane / 4);
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; ++i)
+                                                         int step, int tile, int lane) {
+        if constexpr (WIDE) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const uint4& w = weight[i][half];
-                const u32 b[2][2] = {{w.x, w.y}, {w.z, w.w}};
-                F::multiply(acc[i][half], a[0], b[0]);
-                F::multiply(acc[i][half], a[1], b[1]);
+                const uint4 four = weights_of(shared, packed, 16 * step + 4 * (lane % 4),
+                                              tile * 16 + 8 * half + lane / 4);
+                a[0][half] = four.x, a[0][2 + half] = four.y;
+                a[1][half] = four.z, a[1][2 + half] = four.w;
             }
+        } else if constexpr (Linear::RESIDENT) {
+            // Outputs that are not there have gradients of zero.
+            int output = step * 16 + lane / 16 * 8 + lane % 8;
+            output = output < O ? output : O - 1;
+            ldmatrix_x4_trans(
+                a[0], shared + Linear::FRAGMENTS + 16 * ((2 * tile + lane / 8 % 2) * O + output));
+        } else {
+            const Bytes* from = packed + Linear::PACKED + i64(2) * WIDTH * O +
+                                16 * (i64(2 * step) * WIDTH + tile * 16 + lane / 4) +
+                                4 * (lane % 4);
+            a[0][0] = at<u32>(from);
+            a[0][1] = at<u32>(from + 128);
+            a[0][2] = at<u32>(from + 16 * WIDTH);
+            a[0][3] = at<u32>(from + 16 * WIDTH + 128);
+        }
     }
 
     // The weights of four neighbouring outputs for a feature, of tf32. Outputs that are not there
@@ -288,35 +305,23 @@ struct LinearLayer {
         }
     }
 
-    __device__ __forceinline__ static void load_backward(u32 (&b)[4], const Bytes* shared,
-                                                         const Bytes* packed, int step, int pair,
-                                                         int lane) {
-        if constexpr (Linear::RESIDENT) {
-            // Outputs that are not there have gradients of zero.
-            int output = step * 16 + lane / 8 % 2 * 8 + lane % 8;
-            output = output < O ? output : O - 1;
-            ldmatrix_x4_trans(
-                b, shared + Linear::FRAGMENTS + 16 * ((2 * pair + lane / 16) * O + output));
-        } else {
-            const Bytes* from = packed + Linear::PACKED + i64(2) * WIDTH * O +
-                                16 * (i64(2 * step) * WIDTH + pair * 16 + lane / 4) +
-                                4 * (lane % 4);
-            b[0] = at<u32>(from);
-            b[1] = at<u32>(from + 16 * WIDTH);
-            b[2] = at<u32>(from + 128);
-            b[3] = at<u32>(from + 16 * WIDTH + 128);
-        }
-    }
-
     __device__ __forceinline__ static void hand_back(Bytes* map, const u64* counter, i64 sample,
-                                                     int feature, f32 even, f32 odd) {
+                                                     int feature, int lane, f32 even, f32 odd) {
         if constexpr (J == 0) {
             using Last = ConvGradient<P, int(P::CONVS) - 1>;
-            constexpr int PIXELS = Linear::PIXELS, YW = Last::Conv::YW, CHANNELS = F::CHANNELS;
-            const int channel = feature / (CHANNELS * PIXELS) * CHANNELS + feature % CHANNELS;
-            const int pixel = feature / CHANNELS % PIXELS;
-            if (own_row<P>(pixel / YW))
-                Last::store(map, channel / 8, pixel / YW, pixel % YW, channel % 8 / 2, even, odd);
+            // Pixels of all planes are counted through, and so are their rows.
+            using Conv = typename Last::Conv;
+            const u32 pixel = u32(feature) / F::CHANNELS, row = pixel / Conv::YW;
+            const u32 plane = row / Conv::YH, part = u32(feature) % F::CHANNELS;
+            if ((PADDED == WIDTH || plane < Conv::KP) && own_row<P>(row - plane * Conv::YH))
+                Last::put(map,
+                          int(plane) * (Conv::DYPLANE - Last::CELLS * Conv::YH * Last::ROW) +
+                              int(row) * Last::CELLS * (Last::ROW - Conv::YW * Last::COL) +
+                              int(pixel) * Last::CELLS * Last::COL + F::BYTES * part,
+                          F::BYTES * feature,
+                          8 * int(pixel - (plane - plane / Conv::PLANES) * Linear::PIXELS) +
+                              plane % Conv::PLANES * F::CHANNELS + part,
+                          (lane & 2) != 0, even, odd);
         } else {
             using Before = LinearLayer<P, J - 1>;
             if (feature >= Before::Linear::OUT) return;

@@ -50,6 +50,10 @@ struct Bfloat16 {
     __device__ __forceinline__ static Pair chosen(Pair pair, bool even, bool odd) {
         return (even ? pair & 0xffffu : 0u) | (odd ? pair & 0xffff0000u : 0u);
     }
+    // The elements that have a sign: those of a word's bytes 0 and 1, or of its upper half's.
+    __device__ __forceinline__ static Pair signed_ones(Pair pair, u32 signs, bool upper) {
+        return pair & prmt(signs, 0, upper ? 0xbbaau : 0x9988u);
+    }
     // 16 bytes.
     __device__ __forceinline__ static uint4 vector(const f32 (&x)[CHANNELS]) {
         return make_uint4(pair(x[0], x[1]), pair(x[2], x[3]), pair(x[4], x[5]), pair(x[6], x[7]));
@@ -97,6 +101,10 @@ struct TensorFloat32 {
     __device__ __forceinline__ static f32 odd(Pair pair) { return __uint_as_float(pair.y); }
     __device__ __forceinline__ static Pair chosen(Pair pair, bool even, bool odd) {
         return make_uint2(even ? pair.x : 0u, odd ? pair.y : 0u);
+    }
+    __device__ __forceinline__ static Pair signed_ones(Pair pair, u32 signs, bool upper) {
+        return make_uint2(pair.x & prmt(signs, 0, upper ? 0xaaaau : 0x8888u),
+                          pair.y & prmt(signs, 0, upper ? 0xbbbbu : 0x9999u));
     }
     __device__ __forceinline__ static uint4 vector(const f32 (&x)[CHANNELS]) {
         return make_uint4(of(x[0]), of(x[1]), of(x[2]), of(x[3]));

@@ -44,8 +44,9 @@ struct ConvStage {
     static constexpr int DYPLANE = int(P::CONV_DYPLANE[I]);
     // Whether the gradient of the input lies where the input lies.
     static constexpr bool IN_PLACE = P::CONV_IN_PLACE[I] != 0;
-    // What is handed on, and a byte for each of its windows: the winning cell, 2 * row + column; or
-    // of an average the cells that passed the rectifier, a bit each.
+    // What is handed on, and a byte for each of its windows: a bit for each cell, 1 << (2 * row +
+    // column), that has its gradient: the winner, or of an average all, if the rectifier let them
+    // pass. If EXACT, the winner's number instead.
     static constexpr int Z = int(P::CONV_Z[I]), ZPITCH = int(P::CONV_ZPITCH[I]);
     static constexpr int ZPLANE = int(P::CONV_ZPLANE[I]), CODE = int(P::CONV_CODE[I]);
     // Weights as fragments, from the block's shared memory: for the output, for the gradient.

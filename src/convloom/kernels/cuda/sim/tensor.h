@@ -54,6 +54,17 @@ inline unsigned cvt_bf16x2(float low, float high) {
 
 inline float choose(int first, float a, float b) { return first != 0 ? a : b; }
 
+inline unsigned prmt(unsigned a, unsigned b, unsigned selector) {
+    const unsigned long long bytes = (unsigned long long)(b) << 32 | a;
+    unsigned picked = 0;
+    for (int i = 0; i < 4; ++i) {
+        const unsigned digit = selector >> 4 * i & 15u;
+        const unsigned byte = unsigned(bytes >> 8 * (digit % 8)) & 255u;
+        picked |= (digit < 8 ? byte : byte >> 7 != 0 ? 255u : 0u) << 8 * i;
+    }
+    return picked;
+}
+
 inline float max_nan(float a, float b) { return b > a || b != b ? b : a; }
 
 inline void cp_async_4(void* target, const void* source, CONVLOOM_SIM_SITE) {

@@ -1,5 +1,5 @@
 // Matrix fragments as they are: KIND 0: bf16, 1: f16, 2: tf32 products of one warp; 3, 4: ldmatrix;
-// 5: numbers rounded to tf32
+// 5: numbers rounded to tf32; 6: bytes picked
 #include "device/ptx.cuh"
 
 template <class P>
@@ -20,6 +20,10 @@ __global__ void sound_fragments(const float* a_bits, const float* b_bits, float*
     } else if constexpr (P::KIND == 5) {
         for (int i = 0; i < 4; ++i)
             reinterpret_cast<unsigned*>(out)[lane * 4 + i] = cvt_tf32(a_bits[lane * 4 + i]);
+    } else if constexpr (P::KIND == 6) {
+        for (int i = 0; i < 4; ++i)
+            reinterpret_cast<unsigned*>(out)[lane * 4 + i] =
+                prmt(a_words[i], b_words[0], b_words[1]);
     } else {
         __shared__ uint4 rows[32];
         rows[lane] = make_uint4(a_words[0], a_words[1], a_words[2], a_words[3]);
