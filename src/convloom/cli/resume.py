@@ -43,8 +43,8 @@ def resume(
     It starts at the last checkpoint, in the middle of an epoch too. The result is
     the same, bit for bit, as if the run had never stopped. All settings are those that the run
     began with, but for the parameter file of a network file: what was edited there (rates, momenta,
-    limits, coeff and topk of costs, scale, pow and minDiv of normalisations, enable of hs) counts
-    from here on, and each change is said.
+    superEps, limits, coeff and topk of costs, scale, pow and minDiv of normalisations, enable of
+    hs) counts from here on, and each change is said.
 
     A finished run goes on for longer where its run.toml is given more epochs.
     """
