@@ -33,6 +33,7 @@ from convloom import files
 from convloom.backends.base import DeviceError
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.gpu import open_gpu
+from convloom.compiler.segment import below_segments
 from convloom.inspection.environment import environment
 from convloom.inspection.peaks import Peaks, measured
 from convloom.ir import Plan
@@ -64,7 +65,8 @@ def main() -> int:
 
         def ours(network: str) -> Ours:
             work = make_work(network, options.batch_size)
-            return measured_steps(work, backend, "auto", peaks, options.rounds)
+            # A network on chip has no layers of its own.
+            return measured_steps(work, backend, below_segments(backend), peaks, options.rounds)
 
         found = _document(options, peaks, gpu.name)
         for network, peer in peers.items():

@@ -25,6 +25,7 @@ import numpy as np
 import convloom as cl
 from convloom import nn
 from convloom.backends.cuda.gpu import open_gpu
+from convloom.backends.cuda.onchip.config import ALONE, using
 from convloom.backends.feeding import Asked, Job, Samples
 from convloom.data import ArrayDataset
 from convloom.inspection.environment import environment
@@ -173,7 +174,8 @@ def single(
     """Member ``number``, alone."""
     optimizer = cl.optim.SGD(lr=RATES[number % len(RATES)], momentum=0.9)
     trainer = cl.Trainer(build(), optimizer, nn.CrossEntropyLoss(), seed=number, **settings(given))
-    history = trainer.fit(train, given.epochs, test)
+    with using(ALONE):  # a block an image, as for members
+        history = trainer.fit(train, given.epochs, test)
     shown({"alone": number, "accuracy": history[-1].val_accuracy, "images/s": pace(history)})
     return trainer
 

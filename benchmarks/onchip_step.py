@@ -28,7 +28,7 @@ from convloom.backends.cuda.fed import told
 from convloom.backends.cuda.gpu import open_gpu
 from convloom.backends.cuda.launch import Specialisation, launch_of
 from convloom.backends.cuda.nvrtc import shared_compiler
-from convloom.backends.cuda.onchip.config import PLAIN, VARIANTS, using
+from convloom.backends.cuda.onchip.config import VARIANTS, using
 from convloom.backends.cuda.resident import kernels
 from convloom.backends.feeding import Samples
 from convloom.nn import models
@@ -36,6 +36,8 @@ from convloom.normalise import coefficients
 from convloom.training.engine import Engine
 
 CLASSES, MEAN, STD = 10, (0.13,), (0.31,)
+#: The variant that plans are made with when nobody asks for one.
+DEFAULT = "auto"
 #: The variant that has no segment, and the highest rung of its kernels.
 LAYERS, BELOW = "layers", "sparse"
 #: Steps whose losses are compared, and by how much they may differ.
@@ -60,7 +62,7 @@ def main() -> None:
     parser.add_argument("--network", default="lenet")
     parser.add_argument("--precision", default="bf16", help="one or more, with commas")
     parser.add_argument("--batches", default="64,512,4096")
-    parser.add_argument("--variant", default="plain", help=f"all, or of {', '.join(_known())}")
+    parser.add_argument("--variant", default=DEFAULT, help=f"all, or of {', '.join(_known())}")
     parser.add_argument("--gathered", action="store_true", help="with kernels around the step too")
     given = parser.parse_args()
     batches = [int(batch) for batch in given.batches.split(",")]
@@ -77,7 +79,7 @@ def main() -> None:
 
 
 def _known() -> tuple[str, ...]:
-    return (*VARIANTS, LAYERS)
+    return (DEFAULT, *VARIANTS, LAYERS)
 
 
 def _variants(wanted: str, precision: str) -> list[str]:
@@ -103,7 +105,7 @@ def compile_ahead(name: str, variants: Mapping[str, Sequence[str]], batches: Seq
 
 def kernels_of(name: str, precision: str, variant: str, batch: int) -> set[Specialisation]:
     """Of steps that take their batches from the data set."""
-    with using(VARIANTS.get(variant, PLAIN)):
+    with using(VARIANTS.get(variant)):
         plan = engine_of(name, precision, variant, GPU.device).plan(batch)
     gather, _ = kernels((1, 28, 28), plan.spec("hyper").size, None)
     launches = [launch_of(step) for step in plan.steps]
@@ -122,7 +124,7 @@ def compared(
     rows: list[dict[str, Any]] = []
     seen: list[object] = []
     for variant in variants:
-        with using(VARIANTS.get(variant, PLAIN)):
+        with using(VARIANTS.get(variant)):
             engine = engine_of(name, precision, variant, setting.device)
             launches = [launch_of(step) for step in engine.plan(batch).steps]
             if launches in seen:
@@ -187,8 +189,8 @@ def engine_of(name: str, precision: str, variant: str, device: str) -> Engine:
 
 
 def gathered(name: str, precision: str, batch: int, setting: Setting) -> dict[str, Any]:
-    """The plain kernels, with others around them that gather the batch and file the loss."""
-    engine = engine_of(name, precision, "plain", setting.device)
+    """The same kernels, with others around them that gather the batch and file the loss."""
+    engine = engine_of(name, precision, DEFAULT, setting.device)
     engine.plan(batch)
     for key, plan in list(engine._plans._made.items()):
         engine._plans._made[key] = replace(
@@ -198,7 +200,7 @@ def gathered(name: str, precision: str, batch: int, setting: Setting) -> dict[st
                 for s in plan.steps
             ),
         )
-    row = {"precision": precision, "batch": batch, "variant": "plain, gathered"}
+    row = {"precision": precision, "batch": batch, "variant": "auto, gathered"}
     row |= timed(engine, batch, setting)
     print(row, flush=True)
     return row

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from convloom.backends import get_backend
+from convloom.compiler.segment import below_segments
 from convloom.ir import Plan
 
 pytest.importorskip("torch")
@@ -23,6 +24,13 @@ def bench() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         yield importlib.import_module("layers_vs_pytorch")
+
+
+def layers_of(work: Any) -> Plan:
+    """The plan that is timed."""
+    backend = get_backend("cuda-sim")
+    made: Plan = work.plan(backend, below_segments(backend))
+    return made
 
 
 def steps_of(plan: Plan) -> list[dict[str, Any]]:
@@ -45,7 +53,7 @@ def found(
 ) -> tuple[Plan, list[dict[str, Any]], dict[Any, float]]:
     """A network's plan for a GPU, the rows of the table, and what PyTorch timed."""
     work = bench.make_work(request.param, 2)
-    plan = work.plan(get_backend("cuda-sim"), "auto")
+    plan = layers_of(work)
     in_torch = importlib.import_module("layers_in_torch")
     theirs = in_torch.torch_seconds(work, "cpu", lambda call: float(call() is not None))
     return plan, bench.joined(plan, steps_of(plan), theirs), theirs
@@ -102,7 +110,7 @@ def test_a_process_that_ends_without_a_word_is_told(bench: Any) -> None:
 def test_one_network_that_fails_costs_no_other(
     bench: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = bench.make_work("lenet", 2).plan(get_backend("cuda-sim"), "auto")
+    plan = layers_of(bench.make_work("lenet", 2))
     theirs = {(step.node.layer, "forward"): 1e-6 for step in plan.steps}
 
     def fails() -> Any:

@@ -14,6 +14,7 @@ import pytest
 import convloom as cl
 from convloom import nn
 from convloom.backends.base import get_backend
+from convloom.backends.cuda.onchip.config import ALONE, using
 from convloom.backends.cuda.together import MemberMemory
 from convloom.compiler import compile_graph
 from convloom.data import Augmentation
@@ -58,7 +59,7 @@ def trained(configs: Sequence[dict[str, Any]], **changes: Any) -> Ensemble:
 
 
 def check_alone(ensemble: Ensemble, configs: Sequence[dict[str, Any]], **changes: Any) -> None:
-    """Each member is what a Trainer makes alone."""
+    """Each member is what a Trainer makes alone, if a block carries an image as it does there."""
     for member, config in zip(ensemble, configs, strict=True):
         rates = {key: value for key, value in config.items() if key not in ("seed", "schedule")}
         own = {key: value for key, value in config.items() if key in ("seed", "schedule")}
@@ -69,7 +70,8 @@ def check_alone(ensemble: Ensemble, configs: Sequence[dict[str, Any]], **changes
         trainer = cl.Trainer(alone, optimizer, LOSS, **{**SHARED, **given, **own})
         error = None
         try:
-            trainer.fit(*rest)
+            with using(ALONE):
+                trainer.fit(*rest)
         except cl.training.NonFiniteError as diverged:  # type: ignore[attr-defined]
             error = str(diverged)
         assert (str(member.error) if member.error else None) == error
@@ -151,7 +153,8 @@ def test_members_that_stream_train_apart_and_have_the_same_bits(
     told: pytest.LogCaptureFixture,
 ) -> None:
     configs = CONFIGS[:3]
-    apart = trained(configs, input="stream", epochs=1)
+    with using(ALONE):
+        apart = trained(configs, input="stream", epochs=1)
     assert "members that train apart: 3, because input 'stream'" in told.text
     for ours, theirs in zip(trained(configs, epochs=1), apart, strict=True):
         assert str(ours.error) == str(theirs.error)

@@ -129,7 +129,11 @@ def _plans(
     forward = network.trace(shape, config.batch_size)
     loss = CrossEntropyLoss(label_smoothing=config.label_smoothing)
     clips = config.clip_norm is not None
-    training = training_graph(forward, loss, INDEX, config.make_optimizer(), clips)
+    # On chip, the few images of a last batch may be shared by blocks; batch norm takes two or more.
+    training, last = (
+        training_graph(given, loss, INDEX, config.make_optimizer(), clips)
+        for given in (forward, network.trace(shape, 2))
+    )
     backend = CudaBackend(capability=capability)
 
     def made(graph: Graph, held: Mapping[str, TensorSpec]) -> Plan:
@@ -139,7 +143,7 @@ def _plans(
     # Weights keep the order that training chose; those that were only loaded take the best.
     kept = (*forward.named(Role.PARAMETER), *forward.named(Role.STATE))
     held = {name: first.spec(name) for name in kept}
-    plans = [first]
+    plans = [first, made(last, held)]
     # Normalisation is folded into the filters of many images, not into those of few.
     for given in (forward, network.trace(shape, 1)):
         plans.append(made(evaluation_graph(given, loss, INDEX), held))

@@ -88,9 +88,10 @@ def sweep(
     """Train a network with many rates and seeds, and compare.
 
     Prints a table, the best first, means over the seeds, and the accuracy of all members'
-    averaged prediction. Each member has the same bits as when convloom train trains it alone; one
-    that diverges ends early and counts for nothing. The best is chosen by its accuracy on the test
-    set, which therefore flatters it a little.
+    averaged prediction. Each member has the same bits as when convloom train trains it alone, but
+    for the order of sums in small batches on chip, where two blocks share an image then. One that
+    diverges ends early and counts for nothing. The best is chosen by its accuracy on the test set,
+    which therefore flatters it a little.
 
     On a GPU two launches make a step of all members, of as many as fit in its memory, where a step
     runs on chip as a whole; else several are trained at a time. It says which, and why.

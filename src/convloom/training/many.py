@@ -2,9 +2,9 @@
 
 Members differ in what a compiled step reads from memory (rates, seed, schedule), never in what is
 compiled into it, so all of them share plans and kernels. Each is trained as ``Trainer`` trains it
-alone, and has the same bits. A GPU is too large for one small network: there the same two launches
-make a step of all members, where a step runs on chip as a whole (together.py); else several are
-trained at a time, each in a thread with a stream of its own.
+alone, and has the same bits (``train_many`` names the exception). A GPU is too large for one small
+network: there the same two launches make a step of all members, where a step runs on chip as a
+whole (together.py); else several are trained at a time, each in a thread with a stream of its own.
 """
 
 from __future__ import annotations
@@ -52,8 +52,10 @@ def train_many(
 ) -> Ensemble:
     """Train one network many times, each time with other rates and another seed.
 
-    Each member has the bits that ``Trainer(...).fit(train, epochs, validation)`` alone gives it.
-    One that diverges ends early, with its ``error``, and the others go on.
+    Each member has the bits that ``Trainer(...).fit(train, epochs, validation)`` alone gives it;
+    but for the order of some sums where that one has a GPU's blocks share each image: in small
+    batches on chip, from compute capability 9.0 on. One that diverges ends early, with its
+    ``error``, and the others go on.
 
     On a GPU the same two launches make a step of all members that have equal networks, of as many
     as fit in its memory. Where steps do not run on chip as a whole several are trained at a time,

@@ -15,7 +15,7 @@ from convloom.backends.cuda.device import architecture
 from convloom.backends.cuda.fed import told
 from convloom.backends.cuda.launch import CudaLaunch, Specialisation
 from convloom.backends.cuda.nvrtc import SOURCES, Compiler, describe
-from convloom.backends.cuda.onchip.config import VARIANTS, using
+from convloom.backends.cuda.onchip.config import ALONE, VARIANTS, using
 from convloom.backends.cuda.resident import Crops, kernels
 from convloom.backends.cuda.selectors import RUNGS
 from convloom.ir import ROW_MAJOR, Layout
@@ -282,12 +282,13 @@ def specialisations() -> frozenset[Specialisation]:
         graph = one_node(op, inputs, layouts)
         served = False
         for rung in RUNGS:
-            selection = backend.select(graph.nodes[0], graph.specs, rung)
+            with using(ALONE):  # clusters, which few GPUs have, come below
+                selection = backend.select(graph.nodes[0], graph.specs, rung)
             if selection is not None:
                 served = True
                 found |= set(selection.launch.kernels) | of_many(selection.launch)
         assert served, f"nothing runs {op}"
-    with using(VARIANTS["cluster2"]):
+    with using(VARIANTS["cluster2chained"]):
         op, inputs, _ = next(chains())
         graph = one_node(op, inputs)
         selection = backend.select(graph.nodes[0], graph.specs, "onchip")

@@ -12,7 +12,7 @@ import pytest
 from convloom.backends import base, resolve_device
 from convloom.backends.base import DeviceError
 from convloom.backends.cuda import device
-from convloom.backends.cuda.device import Found, architecture, capability_of, complaint
+from convloom.backends.cuda.device import Chip, Found, architecture, capability_of, chip, complaint
 from convloom.backends.cuda.gpu import open_gpu
 
 HOPPER = Found(0, "", (13, 0), ((9, 0),))
@@ -99,6 +99,18 @@ def test_architectures() -> None:
         (7, 5),
     ]
     assert [capability_of(name) for name in ("", "hopper", "sm_9", "sm_90x")] == [None] * 4
+
+
+def test_what_plans_are_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU that is here, one that is not, and none."""
+    here = Found(0, "", (13, 0), ((9, 0), (8, 0)), (114, 108))
+    monkeypatch.setattr(device, "find", lambda: here)
+    assert chip() == chip((9, 0)) == Chip(227 << 10, 114, True)
+    assert chip((8, 6)) == Chip(99 << 10, 132, False)
+    assert chip((12, 0)) == Chip(99 << 10, 132, True)
+    assert chip((7, 5)).shared == 0
+    monkeypatch.setattr(device, "find", lambda: NONE)
+    assert chip() == chip((9, 0)) == device.HOPPER
 
 
 def test_auto_is_the_cpu_and_says_why(

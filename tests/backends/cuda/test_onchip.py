@@ -11,11 +11,15 @@ import numpy as np
 import pytest
 
 from convloom.backends.base import Backend, get_backend
-from convloom.backends.cuda.device import shared_limit
+from convloom.backends.cuda import device
+from convloom.backends.cuda.backend import CudaBackend
+from convloom.backends.cuda.device import HOPPER, Chip, chip
 from convloom.backends.cuda.onchip import plan
-from convloom.backends.cuda.onchip.config import VARIANTS, Config, using
+from convloom.backends.cuda.onchip.config import ALONE, SHARED, VARIANTS, Config, using
+from convloom.backends.cuda.selectors import refusal as why_not
+from convloom.backends.cuda.selectors import select_kernel
 from convloom.backends.cuda.selectors.chain import on_chip, refusal
-from convloom.ir import NHWC, Layout, TensorSpec
+from convloom.ir import NHWC, Layout, Selection, TensorSpec
 from convloom.ops import (
     SGD,
     Activation,
@@ -203,7 +207,8 @@ def test_variants(backend: Backend, variant: str, precision: str) -> None:
     with using(VARIANTS[variant]):
         compare(chain, values, backend)
         other = backend.select(plain.nodes[0], plain.specs, "onchip")
-    selected = backend.select(plain.nodes[0], plain.specs, "onchip")
+    with using(VARIANTS["plain"]):
+        selected = backend.select(plain.nodes[0], plain.specs, "onchip")
     assert selected is not None
     assert other is not None
     assert other.launch != selected.launch
@@ -229,23 +234,89 @@ def test_blocks_that_share_an_image(
     assert any("cluster" in kernel.source for kernel in kernels) == cluster
 
 
-def test_blocks_share_images_where_they_can() -> None:
+AMPERE, SMALL_HOPPER = Chip(163 * 1024, 108, False), Chip(227 * 1024, 114, True)
+
+
+@pytest.mark.parametrize(
+    ("network", "n", "config", "of", "shared"),
+    [
+        (LENET, 66, None, HOPPER, 2),
+        (LENET, 67, None, HOPPER, 1),
+        (LENET, 57, None, SMALL_HOPPER, 2),
+        (LENET, 58, None, SMALL_HOPPER, 1),
+        (LENET, 3, None, AMPERE, 1),
+        (PERCEPTRON, 3, None, HOPPER, 1),
+        (LENET, 54, Config(split=2), AMPERE, 2),
+        (LENET, 55, Config(split=2), AMPERE, 1),
+        (LENET, 3, Config(split=2, cluster=True), AMPERE, 1),
+        (PERCEPTRON, 3, Config(split=2), HOPPER, 1),
+    ],
+)
+def test_blocks_share_images_where_they_can(
+    network: Network, n: int, config: Config | None, of: Chip, shared: int
+) -> None:
     """Not those of a large batch, nor where there are no strips, or no clusters that are wanted."""
-    plain, cluster = Config(split=2), Config(split=2, cluster=True)
-    for network, n, config, capability, shared in (
-        (LENET, 66, plain, (9, 0), 2),
-        (LENET, 66, cluster, (9, 0), 2),
-        (LENET, 66, cluster, (8, 0), 1),
-        (LENET, 67, plain, (9, 0), 1),
-        (PERCEPTRON, 3, plain, (9, 0), 1),
-    ):
-        chain = network.chain(ChainGradient)
-        graph = one_node(chain, operands(network, chain, n))
-        with using(config):
-            selection = on_chip(graph.nodes[0], graph.specs, shared_limit(capability))
+    chain = network.chain(ChainGradient)
+    graph = one_node(chain, operands(network, chain, n))
+    with using(config):
+        selection = on_chip(graph.nodes[0], graph.specs, of)
+    assert selection is not None
+    assert selection.segment is not None
+    assert (selection.segment.cluster, selection.segment.blocks) == (shared, shared * n)
+    if config is None:
+        with using(SHARED if shared > 1 else ALONE):
+            assert on_chip(graph.nodes[0], graph.specs, of) == selection
+
+
+def test_a_thread_beside_others_has_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = LENET.chain(ChainGradient)
+    graph = one_node(chain, operands(LENET, chain, 3))
+    monkeypatch.setattr(device, "find", lambda: device.Found(None))
+
+    def blocks() -> int:
+        selection = CudaBackend().select(graph.nodes[0], graph.specs, "auto")
         assert selection is not None
         assert selection.segment is not None
-        assert (selection.segment.cluster, selection.segment.blocks) == (shared, shared * n)
+        return selection.segment.blocks
+
+    assert blocks() == 6
+    monkeypatch.setattr("convloom.backends.cuda.backend.own_gpu", lambda: object())
+    assert blocks() == 3
+
+
+def test_biases_come_late_where_memory_is_short() -> None:
+    """What fits without them is served."""
+    chain = LENET.chain(ChainGradient, precision="fp32")
+    graph = one_node(chain, operands(LENET, chain, 3))
+
+    def needed(config: Config) -> tuple[int, Selection]:
+        """The least memory that this one takes, and its kernels there."""
+        shared, found = 64 << 10, None
+        with using(config):
+            while made := on_chip(graph.nodes[0], graph.specs, replace(AMPERE, shared=shared)):
+                found, shared = made, shared - 128
+        assert found is not None
+        return shared + 128, found
+
+    least, wanted = needed(VARIANTS["plain"])
+    more, _ = needed(ALONE)
+    assert least < more
+    got = on_chip(graph.nodes[0], graph.specs, replace(AMPERE, shared=least))
+    assert got is not None
+    assert got.launch == wanted.launch
+
+
+@pytest.mark.parametrize(
+    ("n", "of", "taken"),
+    [(1, HOPPER, True), (66, HOPPER, True), (67, HOPPER, False), (54, AMPERE, False)],
+)
+def test_fp32_is_on_chip_where_clusters_share_the_images(n: int, of: Chip, taken: bool) -> None:
+    chain = LENET.chain(ChainGradient, precision="fp32")
+    graph = one_node(chain, operands(LENET, chain, n))
+    node = graph.nodes[0]
+    assert (select_kernel(node, graph.specs, "auto", of) is not None) == taken
+    assert bool(why_not(node, graph.specs, "auto", of)) != taken
+    assert select_kernel(node, graph.specs, "onchip", of) is not None
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -326,7 +397,7 @@ def test_weights_that_stay_in_device_memory(backend: Backend, precision: str) ->
     selection = backend.select(graph.nodes[0], graph.specs, "onchip")
     assert selection is not None
     assert selection.segment is not None
-    assert [region.name for region in selection.segment.fixed] == ["matrix 2", "sums"]
+    assert [region.name for region in selection.segment.fixed] == ["matrix 2", "sums", "biases"]
     compare(chain, values, backend)
 
 
@@ -369,7 +440,8 @@ def test_parameters_asked_for_ahead_get_the_same_bits(
 ) -> None:
     chain = LENET.chain(ChainUpdate, head=SMOOTH, update=RULES[rule], precision=precision)
     values = operands(LENET, chain, 3)
-    wanted = outcome(chain, *values, backend=backend, kernels="onchip").outputs
+    with using(VARIANTS["plain"]):
+        wanted = outcome(chain, *values, backend=backend, kernels="onchip").outputs
     with using(VARIANTS["ahead"]):
         got = compare(chain, values, backend)
     for y, plain in zip(got, wanted, strict=True):
@@ -388,7 +460,7 @@ def test_orders_in_memory(backend: Backend, precision: str) -> None:
 
 
 def refused(network: Network, chain: Chain) -> str:
-    values = operands(network, chain, 2)
+    values = operands(network, chain, 67)
     backend = get_backend("cuda-sim")
     graph = one_node(chain, values)
     assert backend.select(graph.nodes[0], graph.specs, "auto") is None
@@ -411,7 +483,7 @@ def test_refusals() -> None:
     assert "input" in refused(LENET, LENET.chain(ChainGradient, needs_dx=True))
     exact = LENET.chain(ChainGradient, precision="fp32")
     assert "its layers are faster in fp32" in refused(LENET, exact)
-    graph = one_node(exact, operands(LENET, exact, 2))
+    graph = one_node(exact, operands(LENET, exact, 67))
     assert get_backend("cuda-sim").select(graph.nodes[0], graph.specs, "onchip") is not None
 
 
@@ -423,20 +495,20 @@ SMALL = Network((Linear(), ReLU(), Linear()), (300,), ((96, 300), (5, 96)), (Tru
 def test_no_kernel_takes_more_shared_memory_than_there_is(
     precision: str, capability: tuple[int, int]
 ) -> None:
-    limit = shared_limit(capability)
+    limit = chip(capability)
     for network in (LENET, SMALL):
         chain = network.chain(ChainGradient, precision=precision)
         graph = one_node(chain, operands(network, chain, 200))
         selection = on_chip(graph.nodes[0], graph.specs, limit)
         assert selection is not None
-        assert all(phase.shared <= limit for phase in selection.launch.phases)
+        assert all(phase.shared <= limit.shared for phase in selection.launch.phases)
 
 
 def test_older_gpus_are_refused() -> None:
     graph = one_node(LENET.chain(ChainGradient), operands(LENET, LENET.chain(ChainGradient), 2))
     for precision in PRECISIONS:
         node = replace(graph.nodes[0], op=LENET.chain(ChainGradient, precision=precision))
-        told = refusal(node, graph.specs, shared_limit((7, 5)))
+        told = refusal(node, graph.specs, chip((7, 5)))
         assert told == "the GPU is older than compute capability 8.0"
 
 
@@ -444,7 +516,7 @@ def test_planes_of_tf32_lie_in_other_banks() -> None:
     """What lanes read of two planes, four pixels of 16 bytes each, is in 128 bytes modulo 128."""
     chain = STRIDED.chain(ChainGradient, precision="tf32")
     graph = one_node(chain, operands(STRIDED, chain, 2))
-    selection = on_chip(graph.nodes[0], graph.specs, shared_limit((9, 0)))
+    selection = on_chip(graph.nodes[0], graph.specs, HOPPER)
     assert selection is not None
     step = dict(selection.launch.phases[1].kernel.constants)
     for planes in (step["CONV_XPLANE"][1:], step["CONV_DYPLANE"]):
@@ -459,7 +531,7 @@ def test_shared_memory_is_shown() -> None:
     assert selection is not None
     assert selection.segment is not None
     specs = [TensorSpec(value.shape, str(value.dtype)) for value in values]
-    assert (selection.segment.stages, selection.segment.blocks) == (chain.titles(specs), 2)
+    assert (selection.segment.stages, selection.segment.blocks) == (chain.titles(specs), 2 * 2)
     step = selection.launch.phases[1]
     assert selection.segment.nbytes <= step.shared <= selection.segment.limit
     assert {"input", "features"} <= {region.name for region in selection.segment.regions}

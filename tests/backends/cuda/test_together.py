@@ -14,7 +14,7 @@ from convloom import nn, normalise
 from convloom.backends.base import Backend, Storage, get_backend
 from convloom.backends.cuda import together
 from convloom.backends.cuda.onchip import plan as onchip
-from convloom.backends.cuda.onchip.config import PLAIN, Config, using
+from convloom.backends.cuda.onchip.config import ALONE, PLAIN, Config, using
 from convloom.backends.cuda.onchip.together import parts_of
 from convloom.backends.feeding import (
     Crops,
@@ -69,7 +69,7 @@ class Case:
     precision: str
     optimizer: SGD | AdamW
     crops: Crops | None = None
-    config: Config = PLAIN
+    config: Config | None = PLAIN
 
     def plans(self, backend: Backend, n: int) -> tuple[Plan, Plan]:
         """Of training and of evaluation."""
@@ -258,6 +258,22 @@ def test_tables_of_other_shapes_are_refused() -> None:
         runner.begin([order[:, 1:] for order in told.orders], told.rates)
     with pytest.raises(ShapeError, match=r"rates must be \(3, 9\)"):
         runner.begin(told.orders, [rates[1:] for rates in told.rates])
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp32"])
+def test_of_many_networks_a_block_carries_whole_images(name: str) -> None:
+    """Whatever clusters do where one is trained alone; the workspace is enough for both."""
+    backend = get_backend("cuda-sim")
+    default, alone = (
+        replace(CASES[name], config=config).plans(backend, 20)[0].steps[0].selection
+        for config in (None, ALONE)
+    )
+    assert default.segment is not None
+    assert (default.segment.cluster, default.segment.together) == (2, True)
+    assert default.launch.phases != alone.launch.phases
+    assert default.launch.together == alone.launch.together
+    assert default.launch.together is not None
+    assert default.workspace >= alone.workspace
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ Making, printing and compiling plans needs no GPU; memory and execution do, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 
 from convloom.backends.base import Executable, LayoutPolicy, Storage
-from convloom.backends.cuda.device import shared_limit
+from convloom.backends.cuda.device import Chip, chip
 from convloom.backends.cuda.executable import CudaExecutable
 from convloom.backends.cuda.gpu import Gpu, open_gpu
 from convloom.backends.cuda.input import CudaInput
@@ -34,10 +35,15 @@ class CudaBackend:
         self._gpu = gpu
         self._capability = capability
 
-    @cached_property
-    def _shared(self) -> int:
-        """Bytes of shared memory that a block may have."""
-        return shared_limit(self._capability)
+    @property
+    def _chip(self) -> Chip:
+        """What plans are for.
+
+        A thread whose work runs beside that of others has not the whole GPU, which clusters of
+        blocks that share images would take.
+        """
+        whole = chip(self._capability)
+        return whole if own_gpu() is None else replace(whole, clusters=False)
 
     @property
     def rungs(self) -> Sequence[str]:
@@ -58,11 +64,11 @@ class CudaBackend:
         Raises:
             ValueError: ``kernels`` is neither ``auto`` nor a rung.
         """
-        return select_kernel(node, specs, kernels, self._shared)
+        return select_kernel(node, specs, kernels, self._chip)
 
     def refusal(self, node: Node, specs: Mapping[str, TensorSpec], kernels: str) -> str:
         """Why no kernel serves ``node``, in a clause; empty where there is nothing to tell."""
-        return refusal(node, specs, kernels, self._shared)
+        return refusal(node, specs, kernels, self._chip)
 
     def storage(self, plan: Plan) -> CudaStorage:
         """New persistent memory for this plan, zeroed.

@@ -17,7 +17,7 @@ from functools import cache
 
 _LIBRARIES = ("libcuda.so.1", "nvcuda.dll")
 _NOT_INITIALIZED, _NO_DEVICE, _DRIVER_MISMATCH = 3, 100, 803  # CUresult
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR, _MULTIPROCESSORS = 75, 76, 16  # CUdevice_attribute
 #: {major version of CUDA: the first driver that runs it}.
 _FIRST_DRIVER = {12: "525", 13: "580"}
 #: {major version of CUDA: the oldest compute capability that its NVRTC compiles for}.
@@ -40,12 +40,34 @@ class Found:
         name_of_error: that error's name.
         version: the CUDA version that the driver runs, as (major, minor).
         capabilities: compute capability of each GPU that this process may use.
+        multiprocessors: of each of these GPUs.
     """
 
     error: int | None
     name_of_error: str = ""
     version: tuple[int, int] = (0, 0)
     capabilities: tuple[tuple[int, int], ...] = ()
+    multiprocessors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What whole networks on chip ask of a GPU.
+
+    Attributes:
+        shared: bytes of shared memory that a block may have; 0 where the GPU lacks what they need
+            (compute capability 8.0).
+        multiprocessors: how many blocks run at a time, if each takes a multiprocessor.
+        clusters: whether blocks can be a cluster (compute capability 9.0).
+    """
+
+    shared: int
+    multiprocessors: int
+    clusters: bool
+
+
+#: An H100 or H200: what plans are for where there is no GPU.
+HOPPER = Chip(LARGEST_SHARED, multiprocessors=132, clusters=True)
 
 
 def missing() -> str | None:
@@ -123,7 +145,7 @@ def _find(process: int) -> Found:
     pair = version.value // 1000, version.value % 1000 // 10
     if error:
         return Found(error, _name(driver, error), pair)
-    return Found(0, "", pair, _capabilities(driver))
+    return Found(0, "", pair, *_of_each(driver))
 
 
 def architecture(capability: tuple[int, int]) -> str:
@@ -132,20 +154,26 @@ def architecture(capability: tuple[int, int]) -> str:
     return f"sm_{major}{minor}{'a' if capability in _SPECIFIC else ''}"
 
 
-def shared_limit(capability: tuple[int, int] | None = None) -> int:
-    """Bytes of shared memory that a block may have on the first GPU; without one, as on Hopper.
+def chip(capability: tuple[int, int] | None = None) -> Chip:
+    """The first GPU; without one, as ``HOPPER``.
 
-    0 where the GPU lacks what whole networks on chip need (compute capability 8.0).
     Source: CUDA C++ programming guide, "Technical specifications per compute capability".
 
     Args:
-        capability: of a GPU that is not here.
+        capability: of a GPU that need not be here; one that is not is taken to have as many
+            multiprocessors as ``HOPPER``.
     """
+    found = find()
+    here = found.capabilities[0] if found.capabilities else None
+    capability = capability or here
     if capability is None:
-        found = find().capabilities
-        if not found:
-            return LARGEST_SHARED
-        capability = found[0]
+        return HOPPER
+    known = found.multiprocessors if capability == here else ()
+    count = known[0] if known else HOPPER.multiprocessors
+    return Chip(_shared(capability), count, capability >= (9, 0))
+
+
+def _shared(capability: tuple[int, int]) -> int:
     if capability < (8, 0):
         return 0
     return _SHARED.get(
@@ -168,7 +196,8 @@ def _driver() -> ctypes.CDLL | None:
     return None
 
 
-def _capabilities(driver: ctypes.CDLL) -> tuple[tuple[int, int], ...]:
+def _of_each(driver: ctypes.CDLL) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
+    """Compute capability and multiprocessors of each GPU."""
     count, value = ctypes.c_int(), ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
 
@@ -176,9 +205,10 @@ def _capabilities(driver: ctypes.CDLL) -> tuple[tuple[int, int], ...]:
         driver.cuDeviceGetAttribute(ctypes.byref(value), which, ordinal)
         return value.value
 
-    return tuple(
-        (attribute(_CAPABILITY_MAJOR, i), attribute(_CAPABILITY_MINOR, i))
-        for i in range(count.value)
+    gpus = range(count.value)
+    return (
+        tuple((attribute(_CAPABILITY_MAJOR, i), attribute(_CAPABILITY_MINOR, i)) for i in gpus),
+        tuple(attribute(_MULTIPROCESSORS, i) for i in gpus),
     )
 
 

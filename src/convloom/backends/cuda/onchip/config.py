@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,10 @@ class Config:
         return self.threads // 32
 
 
-#: What plans are made with, but for comparisons.
 PLAIN = Config()
+#: What plans are made with, but for comparisons: where clusters of two blocks can share the images,
+#: and where they cannot.
+SHARED, ALONE = Config(split=2, cluster=True, ahead=True), Config(early=True, ahead=True)
 #: {name: what is compared with it}.
 VARIANTS = {
     "plain": PLAIN,
@@ -62,17 +64,28 @@ VARIANTS = {
     "cluster2chained": Config(split=2, cluster=True, ahead=True, chained=True),
     "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True, chained=True),
 }
-_chosen: ContextVar[Config] = ContextVar("config of the kernels on chip", default=PLAIN)
+_chosen: ContextVar[Config | None] = ContextVar("config of the kernels on chip", default=None)
 
 
-def chosen() -> Config:
-    """What plans are made with."""
-    return _chosen.get()
+def candidates(clusters: bool, room: int) -> tuple[Config, ...]:
+    """What plans are made with, best first: the first one that fits, and whose blocks can share an
+    image if they are to.
+
+    Args:
+        clusters: whether the GPU has them.
+        room: how many blocks it has for each image of a batch.
+    """
+    wanted = _chosen.get()
+    if wanted is not None:
+        split = 1 if wanted.cluster and not clusters else max(1, min(wanted.split, room))
+        return (replace(wanted, split=split),)
+    alone = ALONE, PLAIN  # which takes the least memory
+    return (SHARED, *alone) if clusters and room >= SHARED.split else alone
 
 
 @contextmanager
-def using(config: Config) -> Iterator[None]:
-    """Make plans with another one: to time what it changes, or to test it."""
+def using(config: Config | None) -> Iterator[None]:
+    """Make plans with another one: to time what it changes, or to test it; None: as ever."""
     token = _chosen.set(config)
     try:
         yield

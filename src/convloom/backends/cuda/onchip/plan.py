@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from convloom.backends.cuda.device import LARGEST_SHARED
 from convloom.backends.cuda.launch import Constant
 from convloom.backends.cuda.onchip import strips
 from convloom.backends.cuda.onchip.config import PLAIN, Config
@@ -73,10 +72,8 @@ class OnChip:
         several = replace(self, config=replace(self.config, split=split))
         if split == 1 or self.mode != GRADIENTS or not self.fits:
             return self
-        if strips.refusal(self.stages, self.memory.in_place, split) or not several.fits:
-            return self
-        # Few GPUs have clusters; those have this much shared memory.
-        return self if several.cluster > 1 and self.limit < LARGEST_SHARED else several
+        refused = strips.refusal(self.stages, self.memory.in_place, split)
+        return self if refused or not several.fits else several
 
     @property
     def cluster(self) -> int:

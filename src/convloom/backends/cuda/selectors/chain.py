@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
+from convloom.backends.cuda.device import Chip
 from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tensor
-from convloom.backends.cuda.onchip.config import chosen
+from convloom.backends.cuda.onchip.config import candidates
 from convloom.backends.cuda.onchip.exact import Exact
 from convloom.backends.cuda.onchip.operand import BFLOAT16, OPERANDS
 from convloom.backends.cuda.onchip.plan import (
@@ -18,7 +19,7 @@ from convloom.backends.cuda.onchip.plan import (
     STAGES,
     OnChip,
 )
-from convloom.backends.cuda.onchip.stages import UnfitError, input_order, stages_of
+from convloom.backends.cuda.onchip.stages import Stages, UnfitError, input_order, stages_of
 from convloom.backends.cuda.onchip.together import together
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
 from convloom.ir import Node, Selection
@@ -43,51 +44,75 @@ _STEP_FED = ("images", "labels", "scale", "shift", "order", "draws", "clock", "p
 _REDUCE_FED = ("rates", "hyper", "counter", "clock", "losses", "corrects", "place")
 
 
-def refusal(node: Node, specs: Specs, limit: int) -> str:
+def refusal(node: Node, specs: Specs, chip: Chip) -> str:
     """Why a chain does not qualify, in one phrase; empty if it does."""
     try:
-        _build(node, specs, limit)
+        _build(node, specs, chip)
     except UnfitError as reason:
         return str(reason)
     return ""
 
 
-def on_chip(node: Node, specs: Specs, limit: int) -> Selection | None:
-    """Serves chains whose blocks need no more than ``limit`` bytes of shared memory."""
+def on_chip(node: Node, specs: Specs, chip: Chip) -> Selection | None:
+    """Serves chains whose blocks need no more shared memory than the chip has."""
     try:
-        return _build(node, specs, limit)
+        return _build(node, specs, chip)
     except UnfitError:
         return None
 
 
-def _build(node: Node, specs: Specs, limit: int) -> Selection:
-    return _Launches(node, specs, limit).selection()
+def _build(node: Node, specs: Specs, chip: Chip) -> Selection:
+    shared = _Launches(node, specs, chip)
+    made = shared.selection()
+    if shared.whole or not isinstance(node.op, ChainUpdate):
+        return made
+    # Many networks fill the GPU with blocks that each carry whole images.
+    try:
+        alone = _Launches(node, specs, replace(chip, clusters=False)).selection()
+    except UnfitError:
+        return made
+    launch = replace(made.launch, together=alone.launch.together)
+    workspace = max(made.workspace, alone.workspace)
+    assert made.segment is not None
+    segment = replace(made.segment, together=launch.together is not None)
+    return replace(made, launch=launch, workspace=workspace, segment=segment)
 
 
 class _Launches:
     """The launches of a chain. Raises UnfitError on construction, where it does not qualify."""
 
-    def __init__(self, node: Node, specs: Specs, limit: int) -> None:
+    def __init__(self, node: Node, specs: Specs, chip: Chip) -> None:
         self.node, self.chain = node, cast(Chain, node.op)
         self.names: Operands[str] = self.chain.operands(node.inputs)
         self.n = specs[self.names.x].shape[0]
-        if not limit:
+        if not chip.shared:
             raise UnfitError("the GPU is older than compute capability 8.0")
         self._check(specs)
         row = input_order(specs[self.names.x])
         stages = stages_of(self.chain, [specs[name] for name in node.inputs])
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
-        form = Exact if self.chain.precision == FP32 else OnChip
-        operand = OPERANDS.get(self.chain.precision, BFLOAT16)
-        # Blocks share images where a batch has fewer of these than the GPU takes blocks.
-        split = max(1, min(chosen().split, MOST_BLOCKS // self.n))
-        config = replace(chosen(), split=split)
-        self.kernel = form.best(stages, self._mode(), limit, operand, config)
+        self.kernel = self._kernel(stages, chip)
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}
         self.row = row
+
+    def _kernel(self, stages: Stages, chip: Chip) -> OnChip:
+        """Blocks share images where a batch has fewer of these than the GPU takes blocks."""
+        form = Exact if self.chain.precision == FP32 else OnChip
+        operand = OPERANDS.get(self.chain.precision, BFLOAT16)
+        room = min(MOST_BLOCKS, chip.multiprocessors) // self.n
+        for config in candidates(chip.clusters, room):
+            kernel = form.best(stages, self._mode(), chip.shared, operand, config)
+            if kernel.fits and kernel.config.split == config.split:
+                break
+        return kernel
+
+    @property
+    def whole(self) -> bool:
+        """Whether a block carries whole images."""
+        return self.kernel.config.split == 1
 
     def selection(self) -> Selection:
         kernel, build = self.kernel, self.build
@@ -140,8 +165,7 @@ class _Launches:
         pack, rest = (phases[:1], phases[1:]) if self.kernel.packed else ((), phases)
         fed = self._fed(rest) if self.chain.has_loss and self.row else ()
         many = None
-        whole = self.kernel.config.split == 1  # images, each of which one block carries
-        if fed and whole and isinstance(self.chain, ChainUpdate | ChainEvaluate):
+        if fed and self.whole and isinstance(self.chain, ChainUpdate | ChainEvaluate):
             many = together(self.kernel, self.n, (*pack, *fed))
         if isinstance(self.chain, ChainUpdate):
             # The update keeps the packed weights new, so they are made but once.
