@@ -15,6 +15,9 @@ from convloom.backends.selecting import ceil_div
 
 #: Registers of a thread for sums that do not outlive an image, and for those that outlive it.
 _PASSING, _LASTING = 64, 64
+#: The most tiles of 16 rows that a warp takes at once, and what the product of one with a tile of 8
+#: columns costs.
+_ROWS, _MULTIPLY = 6, 2
 #: The most filters' gradients, in registers of a thread, that all convolutions together may hold.
 MOST_LASTING = 104
 
@@ -38,26 +41,33 @@ def forward_tile(
     conv: ConvStage, rows: int, gather: bool, warps: int, images: int, operand: Operand = BFLOAT16
 ) -> Tile:
     """Pixels by filters; of so many rows of what is handed on."""
-    pixels = (4 if conv.pool else 1) * rows * conv.handed_on[1]
+    handed_on = rows * conv.handed_on[1]
     reads = operand.depth // 2 if gather else 4
-    return _product_tile(pixels, conv.filters, reads, warps, images)
+    if conv.pool:  # two tiles hold eight windows (conv_forward.cuh)
+        return _product_tile(2 * ceil_div(handed_on, 8), 2, conv.filters, reads, warps, images)
+    return _product_tile(ceil_div(handed_on, 16), 1, conv.filters, reads, warps, images)
 
 
 def dgrad_tile(conv: ConvStage, rows: int, warps: int, images: int) -> Tile:
     """Pixels of the input by channels; of so many of its rows."""
-    return _product_tile(rows * conv.size[1], conv.channels, 4, warps, images)
+    return _product_tile(ceil_div(rows * conv.size[1], 16), 1, conv.channels, 4, warps, images)
 
 
-def _product_tile(pixels: int, outputs: int, reads: int, warps: int, images: int) -> Tile:
-    """The cheapest tile, if reading 16 rows takes ``reads``; the larger one of two as cheap."""
-    row_tiles, col_tiles = ceil_div(pixels, 16), ceil_div(outputs, 8)
-    best, least = Tile(1, 1), float("inf")
-    for rows, groups in product(range(1, 5), range(1, col_tiles + 1)):
+def _product_tile(
+    row_tiles: int, together: int, outputs: int, reads: int, warps: int, images: int
+) -> Tile:
+    """The cheapest tile, if reading 16 rows takes ``reads``; the larger one of two as cheap.
+
+    It has a multiple of ``together`` tiles of 16 rows.
+    """
+    col_tiles = ceil_div(outputs, 8)
+    best, least = Tile(together, 1), float("inf")
+    for rows, groups in product(range(together, _ROWS + 1, together), range(1, col_tiles + 1)):
         cols = ceil_div(col_tiles, groups)
         if rows * cols * 4 > _PASSING:
             continue
         units = ceil_div(row_tiles, rows) * groups * images
-        cost = ceil_div(units, warps) * warps * (rows * reads + cols * 2)
+        cost = ceil_div(units, warps) * warps * (rows * reads + cols * 2 + rows * cols * _MULTIPLY)
         if cost <= least:
             best, least = Tile(rows, cols), cost
     return best

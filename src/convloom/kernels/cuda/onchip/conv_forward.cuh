@@ -1,10 +1,11 @@
 // A convolution of the images that a block carries, with bias, rectifier and 2x2 maximum pool.
 //
 // An implicit matrix product: pixels by filters, products over taps and channels. A warp takes MT
-// tiles of 16 pixels by NT of 8 filters at a time. If a pool follows, a tile is four windows; rows
-// g and g + 8 of it are the upper and lower cell of one column, and lanes that differ in bit 2 hold
-// the two columns, so that a window's winner is found by two shuffles a pair of tiles. The winner
-// of a window that holds NaN may be any cell: all gradients are NaN then.
+// tiles of 16 pixels by NT of 8 filters at a time. If a pool follows, two tiles are eight windows:
+// rows g and g + 8 of both are the four cells of window g, so that a lane holds windows as a whole.
+// One tile has the left column of the first four windows and the right one of the others, the other
+// tile the rest: so the eight pixels that ldmatrix reads at once lie in all banks. The winner of a
+// window that holds NaN may be any cell: all gradients are NaN then.
 // Limit: reads of shared memory, MT + NT / 2 of 512 bytes for MT * NT products of tiles.
 #pragma once
 
@@ -22,30 +23,36 @@ struct ConvForward {
     using Own = Strip<P, I>;
     static constexpr int WINDOWS = Conv::YH * Conv::YW;
     // Those of the block: windows, or pixels where no pool follows.
-    static constexpr int OWN = Own::MADE * Conv::YW, CELLS = Conv::POOL ? 4 * OWN : OWN;
-    static constexpr int M_TILES = (CELLS + 15) / 16, M_GROUPS = (M_TILES + MT - 1) / MT;
+    static constexpr int OWN = Own::MADE * Conv::YW;
+    static constexpr int M_TILES = Conv::POOL ? (OWN + 7) / 8 * 2 : (OWN + 15) / 16;
+    static constexpr int M_GROUPS = (M_TILES + MT - 1) / MT;
     static constexpr int UNITS = M_GROUPS * Conv::N_GROUPS;
+    // Whether tiles of a unit may hold what is not the block's, or no filters.
+    static constexpr bool OVER = P::CLUSTER > 1 || OWN * (Conv::POOL ? 2 : 1) % (16 * MT) != 0;
+    static_assert(!Conv::POOL || MT % 2 == 0, "two tiles hold windows");
 
-    // The distance in pixels of the input map from pixel (0, 0) to where row `row` of a tile begins
-    // its taps.
-    __device__ __forceinline__ static int begin(int tile, int row) {
-        int p, q;
+    // The distance in pixels of the input map from pixel (0, 0) to where row `row` of tile
+    // `first + m` begins its taps.
+    __device__ __forceinline__ static int begin(int first, int m, int row) {
         if constexpr (Conv::POOL) {
-            const int window = there(tile * 4 + row % 8 / 2);
-            p = window / Conv::YW * 2 + row / 8;
-            q = window % Conv::YW * 2 + row % 2;
+            const unsigned window = there((first / 2 + m / 2) * 8 + row % 8);
+            const int p = int(window / Conv::YW) * 2 + row / 8, q = int(window % Conv::YW) * 2;
+            return distance(p, q) + (m % 2 != swapped(row % 8) ? Conv::UW : 0);
         } else {
-            const int pixel = there(tile * 16 + row);
-            p = pixel / Conv::OW;
-            q = pixel % Conv::OW;
+            const unsigned pixel = there((first + m) * 16 + row);
+            return distance(int(pixel / Conv::OW), int(pixel % Conv::OW));
         }
+    }
+    __device__ __forceinline__ static int distance(int p, int q) {
         return (p * Conv::UH - Conv::PADH) * Conv::XPITCH + q * Conv::UW - Conv::PADW;
     }
+    // Whether the first tile of two has the right column of window `window` of its eight.
+    __device__ __forceinline__ static bool swapped(int window) { return window >= 4; }
 
-    // The number in its map of the i-th window (pixel) of the block's; behind the last the first.
+    // The number in its map of the i-th window (pixel) of the block's; behind the last lies the
+    // last.
     __device__ __forceinline__ static int there(int i) {
-        const int place = first_own() + i;
-        return place < end_own() ? place : first_own();
+        return least(first_own() + i, end_own() - 1);
     }
     __device__ __forceinline__ static int first_own() {
         return Own::made(Own::rank()).begin * Conv::YW;
@@ -55,11 +62,14 @@ struct ConvForward {
     __device__ static void run(Bytes* shared, const f32* bias, int buffer) {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         for (int u = warp; u < UNITS * int(P::IMAGES); u += int(P::THREADS) / 32) {
-            Bytes* map = region<P>(shared, u / UNITS);
+            const int image = image_of<P>(u, UNITS), unit = u - image * UNITS;
+            Bytes* map = region<P>(shared, image);
             const Bytes* x = input_of<P, I>(map, buffer);
-            const int first = u % UNITS / Conv::N_GROUPS * MT, n_tile = u % Conv::N_GROUPS * NT;
+            const int first = unit / Conv::N_GROUPS * MT, n_tile = unit % Conv::N_GROUPS * NT;
+            f32 own[NT][2];
+            load_bias(own, bias, n_tile, lane);
             Tiles<MT, NT> acc;
-            start(acc, bias, n_tile, lane);
+            start(acc, own);
             const Bytes* fragments = shared + Conv::FRAGMENTS + 256 * n_tile + 8 * lane;
             if constexpr (Conv::GATHER) {
                 gather(acc, x, first, fragments, lane);
@@ -67,14 +77,14 @@ struct ConvForward {
                 const Bytes* place[MT];
 #pragma unroll
                 for (int m = 0; m < MT; ++m)
-                    place[m] = x + 16 * begin(first + m, lane % 16);
+                    place[m] = x + 16 * begin(first, m, lane % 16);
                 multiply_taps<F, Conv::R, Conv::S, Conv::CP, Conv::XPLANE, 16 * Conv::XPITCH, 16,
                               ConvWeights<P, I>::TILES>(acc, place, fragments);
             }
             if constexpr (Conv::AVERAGE) {
                 store_averaged(acc, map, first, n_tile, lane);
             } else if constexpr (Conv::POOL) {
-                store_pooled(acc, map, first, n_tile, lane);
+                store_pooled(acc, own, map, first, n_tile, lane);
             } else {
 #pragma unroll
                 for (int m = 0; m < MT; ++m) store(acc[m], map, first + m, n_tile, lane);
@@ -82,22 +92,27 @@ struct ConvForward {
         }
     }
 
-    // Sums begin with the bias.
-    __device__ __forceinline__ static void start(Tiles<MT, NT>& acc, const f32* bias, int n_tile,
-                                                 int lane) {
+    __device__ __forceinline__ static void load_bias(f32 (&own)[NT][2], const f32* bias, int n_tile,
+                                                     int lane) {
 #pragma unroll
-        for (int n = 0; n < NT; ++n) {
-            f32 two[2] = {0.0f, 0.0f};
-            const int k = (n_tile + n) * 8 + lane % 4 * 2;
-            if constexpr (Conv::BIAS) {
-                if (k < Conv::K) two[0] = bias[k];
-                if (k + 1 < Conv::K) two[1] = bias[k + 1];
+        for (int n = 0; n < NT; ++n)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+                const int k = (n_tile + n) * 8 + lane % 4 * 2 + e;
+                own[n][e] = 0.0f;
+                if constexpr (Conv::BIAS) {
+                    if (k < Conv::K) own[n][e] = bias[k];
+                    asked_for_here(own[n][e]);
+                }
             }
+    }
+
+    // Sums begin with the bias; of a maximum it comes last, as the same is added to all cells.
+    static constexpr bool LATE = Conv::POOL && !Conv::AVERAGE;
+    __device__ __forceinline__ static void start(Tiles<MT, NT>& acc, const f32 (&bias)[NT][2]) {
 #pragma unroll
-            for (int m = 0; m < MT; ++m)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) acc[m][n][i] = two[i % 2];
-        }
+        for (int i = 0; i < MT * NT * 4; ++i)
+            acc[i / 4 / NT][i / 4 % NT][i % 4] = LATE ? 0.0f : bias[i / 4 % NT][i % 2];
     }
 
     // Products over a map in planes of one channel: lanes pick theirs one by one.
@@ -110,7 +125,7 @@ struct ConvForward {
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                pixel[m][half] = &at<Number>(map) + begin(first + m, lane / 4 + 8 * half);
+                pixel[m][half] = &at<Number>(map) + begin(first, m, lane / 4 + 8 * half);
 #pragma unroll
         for (int step = 0; step < Weights::STEPS; ++step) {
             int offset[F::DEPTH / 4];
@@ -140,9 +155,9 @@ struct ConvForward {
                                                  int n_tile, int lane) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const int pixel = first_own() + tile * 16 + lane / 4 + 8 * half;
-            if (pixel >= end_own()) continue;
-            const int z = pixel / Conv::OW * Conv::ZPITCH + pixel % Conv::OW;
+            const unsigned pixel = first_own() + tile * 16 + lane / 4 + 8 * half;
+            if (OVER && pixel >= unsigned(end_own())) continue;
+            const int z = int(pixel / Conv::OW) * Conv::ZPITCH + int(pixel % Conv::OW);
 #pragma unroll
             for (int n = 0; n < NT; ++n)
                 store_pair(map, n_tile + n, z, lane, activated<Conv>(acc[n][2 * half]),
@@ -154,103 +169,93 @@ struct ConvForward {
     __device__ __forceinline__ static bool store_pair(Bytes* map, int tile, int z, int lane,
                                                       f32 even, f32 odd) {
         const int plane = tile * Conv::PLANES + F::plane(lane);
-        if (plane >= Conv::KP) return false;
+        constexpr bool THERE = Conv::N_GROUPS * NT * Conv::PLANES == Conv::KP;
+        if (!THERE && plane >= Conv::KP) return false;
         at<Pair>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + F::byte_in_pixel(lane)) =
             F::pair(even, odd);
         return true;
     }
     __device__ __forceinline__ static void store_codes(Bytes* map, int tile, int window, int lane,
-                                                       const u32 (&code)[2]) {
+                                                       u32 codes) {
         if constexpr (P::MODE == 2)
-            at<u16>(map + Conv::CODE + 8 * (tile * WINDOWS + window) + 2 * (lane % 4)) =
-                u16(code[0] | code[1] << 8);
+            at<u16>(map + Conv::CODE + 8 * (tile * WINDOWS + window) + 2 * (lane % 4)) = u16(codes);
     }
 
-    // Lanes hold columns of windows: first the greater of the two rows, then that of two lanes.
-    __device__ __forceinline__ static void store_pooled(const Tiles<MT, NT>& acc, Bytes* map,
+    // Where the window of a lane lies of those of tiles `first + m` and the next: its number in the
+    // map, and its place in what is handed on.
+    struct Window {
+        bool own;
+        int number, z;
+        __device__ __forceinline__ Window(int first, int m, int lane) {
+            const unsigned window = first_own() + (first / 2 + m / 2) * 8 + lane / 4;
+            own = !OVER || window < unsigned(end_own());
+            number = int(window);
+            z = int(window / Conv::YW) * Conv::ZPITCH + int(window % Conv::YW);
+        }
+    };
+
+    __device__ __forceinline__ static void store_pooled(const Tiles<MT, NT>& acc,
+                                                        const f32 (&bias)[NT][2], Bytes* map,
                                                         int first, int n_tile, int lane) {
-        static_assert(MT * NT * 2 <= 32);
-        const bool right = (lane >> 2 & 1) != 0;  // the lane holds the windows' right columns
-        f32 top[MT][NT][2];
-        u32 lower = 0;  // which columns the lower row won
+        const bool other_way = swapped(lane / 4);
+        // Of the upper row, the bit of the cell in the second of two tiles, and that in the first.
+        const u32 in_second = other_way ? 1 : 2, in_first = other_way ? 2 : 1;
 #pragma unroll
-        for (int m = 0; m < MT; ++m)
+        for (int m = 0; m < MT; m += 2) {
+            const Window window(first, m, lane);
+            if (!window.own) continue;
 #pragma unroll
-            for (int n = 0; n < NT; ++n)
-#pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const f32 up = acc[m][n][e], down = acc[m][n][2 + e];
-                    top[m][n][e] = max_nan(up, down);
-                    lower |= (down > up ? 1u : 0u) << ((m * NT + n) * 2 + e);
-                }
-        const u32 others = __shfl_xor_sync(0xffffffffu, lower, 4);
-        const u32 left_lower = right ? others : lower, right_lower = right ? lower : others;
-#pragma unroll
-        for (int m = 0; m < MT; ++m) {
-            const int window = first_own() + (first + m) * 4 + lane / 8;
-            const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
-#pragma unroll
-            for (int n = 0; n < NT; n += 2) {
-                // The lanes with left columns end up with tile n, the others with tile n + 1.
-                const int other = n + 1 < NT ? n + 1 : n;
+            for (int n = 0; n < NT; ++n) {
                 f32 best[2];
-                u32 code[2];
+                u32 codes = 0;
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const f32 own = right ? top[m][other][e] : top[m][n][e];
-                    const f32 got = __shfl_xor_sync(
-                        0xffffffffu, right ? top[m][n][e] : top[m][other][e], 4);
-                    const f32 x0 = right ? got : own, x1 = right ? own : got;
-                    const int bit = (m * NT + n) * 2 + e, step = right ? 2 * (other - n) : 0;
-                    const u32 k0 = (left_lower >> (bit + step) & 1) != 0 ? 4 : 1;
-                    const u32 k1 = (right_lower >> (bit + step) & 1) != 0 ? 8 : 2;
+                    const f32(&a)[4] = acc[m][n], (&b)[4] = acc[m + 1][n];
+                    const f32 top = max_nan(a[e], b[e]), bottom = max_nan(a[2 + e], b[2 + e]);
                     // Of equals the first wins, row by row.
-                    const u32 winner = x1 > x0 ? k1 : x0 > x1 || k0 < k1 ? k0 : k1;
-                    const f32 most = max_nan(x0, x1);
-                    code[e] = Conv::RELU && most <= 0.0f ? 0 : winner;
+                    const bool lower = bottom > top;
+                    const f32 x0 = lower ? a[2 + e] : a[e], x1 = lower ? b[2 + e] : b[e];
+                    const bool of_second = x1 > x0 || (other_way && x1 >= x0);
+                    const f32 most = max_nan(top, bottom) + bias[n][e];
+                    u32 code = of_second ? in_second : in_first;
+                    code = Conv::RELU && most <= 0.0f ? 0 : lower ? code << 2 : code;
+                    codes |= code << 8 * e;
                     best[e] = activated<Conv>(most);
                 }
-                const int tile = n_tile + (right ? n + 1 : n);
-                if ((right && n + 1 >= NT) || window >= end_own()) continue;
-                if (store_pair(map, tile, z, lane, best[0], best[1]))
-                    store_codes(map, tile, window, lane, code);
+                if (store_pair(map, n_tile + n, window.z, lane, best[0], best[1]))
+                    store_codes(map, n_tile + n, window.number, lane, codes);
             }
         }
     }
 
-    // As store_pooled, for averages: sums of columns, and which cells passed the rectifier.
+    // As store_pooled, for averages: which cells passed the rectifier.
     __device__ __forceinline__ static void store_averaged(const Tiles<MT, NT>& acc, Bytes* map,
                                                           int first, int n_tile, int lane) {
-        const bool right = (lane >> 2 & 1) != 0;
-        u32 upper = 0, lower = 0;  // a bit for each column
+        const bool other_way = swapped(lane / 4);
 #pragma unroll
-        for (int i = 0; i < MT * NT * 2; ++i) {
-            const f32(&four)[4] = acc[i / 2 / NT][i / 2 % NT];
-            upper |= (Conv::RELU && four[i % 2] <= 0.0f ? 0u : 1u) << i;
-            lower |= (Conv::RELU && four[2 + i % 2] <= 0.0f ? 0u : 1u) << i;
-        }
-        const u32 others = __shfl_xor_sync(0xffffffffu, upper, 4);
-        const u32 others_lower = __shfl_xor_sync(0xffffffffu, lower, 4);
-#pragma unroll
-        for (int m = 0; m < MT; ++m) {
-            const int window = first_own() + (first + m) * 4 + lane / 8;
-            const int z = window / Conv::YW * Conv::ZPITCH + window % Conv::YW;
+        for (int m = 0; m < MT; m += 2) {
+            const Window window(first, m, lane);
+            if (!window.own) continue;
 #pragma unroll
             for (int n = 0; n < NT; ++n) {
                 f32 mean[2];
-                u32 code[2];
+                u32 codes = 0;
 #pragma unroll
                 for (int e = 0; e < 2; ++e) {
-                    const f32 own =
-                        activated<Conv>(acc[m][n][e]) + activated<Conv>(acc[m][n][2 + e]);
-                    mean[e] = 0.25f * (own + __shfl_xor_sync(0xffffffffu, own, 4));
-                    const int bit = (m * NT + n) * 2 + e;
-                    code[e] = (upper >> bit & 1) | (others >> bit & 1) << 1 |
-                              (lower >> bit & 1) << 2 | (others_lower >> bit & 1) << 3;
+                    f32 sum[2];  // of the columns
+#pragma unroll
+                    for (int column = 0; column < 2; ++column) {
+                        const f32(&a)[4] = acc[m + column][n], (&b)[4] = acc[m + 1 - column][n];
+                        const f32 upper = other_way ? b[e] : a[e];
+                        const f32 lower = other_way ? b[2 + e] : a[2 + e];
+                        sum[column] = activated<Conv>(upper) + activated<Conv>(lower);
+                        codes |= (Conv::RELU && upper <= 0.0f ? 0u : 1u) << (8 * e + column);
+                        codes |= (Conv::RELU && lower <= 0.0f ? 0u : 4u) << (8 * e + column);
+                    }
+                    mean[e] = 0.25f * (sum[0] + sum[1]);
                 }
-                if (right || window >= end_own()) continue;
-                if (store_pair(map, n_tile + n, z, lane, mean[0], mean[1]))
-                    store_codes(map, n_tile + n, window, lane, code);
+                if (store_pair(map, n_tile + n, window.z, lane, mean[0], mean[1]))
+                    store_codes(map, n_tile + n, window.number, lane, codes);
             }
         }
     }
