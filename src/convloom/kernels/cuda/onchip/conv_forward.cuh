@@ -119,36 +119,50 @@ struct ConvForward {
     __device__ __forceinline__ static void gather(Tiles<MT, NT>& acc, const Bytes* map, int first,
                                                   const Bytes* fragments, int lane) {
         using Weights = ConvWeights<P, I>;
-        using Number = typename F::Number;
-        const Number* pixel[MT][2];
+        constexpr int PRODUCTS = Conv::C * Conv::R * Conv::S;
+        const Bytes* pixel[MT][2];
 #pragma unroll
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int half = 0; half < 2; ++half)
-                pixel[m][half] = &at<Number>(map) + begin(first, m, lane / 4 + 8 * half);
+                pixel[m][half] = map + F::BYTES * begin(first, m, lane / 4 + 8 * half);
 #pragma unroll
         for (int step = 0; step < Weights::STEPS; ++step) {
-            int offset[F::DEPTH / 4];
+            int offset[F::DEPTH / 4], there = 0;
 #pragma unroll
-            for (int i = 0; i < F::DEPTH / 4; ++i)
-                offset[i] = product(step * F::DEPTH + F::product(lane, i));
+            for (int i = 0; i < F::DEPTH / 4; ++i) {
+                offset[i] = product(step * F::DEPTH, i, lane);
+                there += step * F::DEPTH + F::product(0, i) < PRODUCTS ? 1 : 0;
+            }
             u32 b[NT][2];
             load_fragments(b, fragments + 256 * Weights::TILES * step);
 #pragma unroll
             for (int m = 0; m < MT; ++m) {
                 u32 a[4];
 #pragma unroll
-                for (int i = 0; i < 4; ++i) a[i] = F::gathered(pixel[m][i % 2], offset, i / 2);
+                for (int i = 0; i < 4; ++i) a[i] = word(pixel[m][i % 2], offset, i / 2, there);
 #pragma unroll
                 for (int n = 0; n < NT; ++n) F::multiply(acc[m][n], a, b[n]);
             }
         }
     }
-    // How far product i lies from the first, in elements; those that are padding lie on it.
-    __device__ __forceinline__ static int product(int i) {
-        constexpr int RS = Conv::R * Conv::S;
-        if (i >= Conv::C * RS) return 0;
-        return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
+    // Word `half` of a fragment; of products behind the first `there` it has zeros.
+    __device__ __forceinline__ static u32 word(const Bytes* pixel,
+                                               const int (&offset)[F::DEPTH / 4], int half,
+                                               int there) {
+        constexpr int EACH = F::DEPTH / 8;  // products in a word
+        const int i = half * EACH, last = i + EACH - 1;
+        if (i >= there) return 0;
+        if (last >= there) return at<typename F::Number>(pixel + offset[i]);
+        return F::gathered(pixel + offset[i], pixel + offset[last]);
+    }
+    // How far product i of a lane lies from a filter's first, in bytes; lanes have one of four.
+    __device__ __forceinline__ static int product(int first, int i, int lane) {
+        int bytes = F::BYTES * Conv::product(first + F::product(3, i));
+#pragma unroll
+        for (int k = 0; k < 3; ++k)
+            if (lane % 4 == k) bytes = F::BYTES * Conv::product(first + F::product(k, i));
+        return bytes;
     }
 
     __device__ __forceinline__ static void store(const f32 (&acc)[NT][4], Bytes* map, int tile,

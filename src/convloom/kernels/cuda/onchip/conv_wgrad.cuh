@@ -5,7 +5,7 @@
 // as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
 // and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products in KCRS order, behind whose
 // last a column of ones gives the bias; else the units of the first row multiply ones as well.
-// WSPLIT warps share a unit's pixels, a step of 16 (tf32: of 8) in turns. At the end their sums meet
+// WSPLIT warps share a unit's pixels of an image, a step of 16 (tf32: of 8) in turns. At the end their sums meet
 // in shared memory, and the block's sums leave in the order of fragments:
 // [unit][tile of 16][tap, tile of 8][lane][4], then the bias.
 // Limit: reads of shared memory. Where ldmatrix cannot transpose (tf32), lanes read two neighbouring
@@ -14,6 +14,7 @@
 #pragma once
 
 #include "onchip/multiply.cuh"
+#include "onchip/pixel_walk.cuh"
 #include "onchip/strip.cuh"
 
 template <class P, int I>
@@ -35,7 +36,10 @@ struct ConvWgrad {
     static constexpr int BIAS_AT = UNITS * UNIT_SIZE;
     static constexpr int SIZE = BIAS_AT + (Conv::GATHER ? 0 : M_GROUPS * MT * 16);
     using Own = Strip<P, I>;
-    static constexpr int PIXELS = Own::PRODUCTS * Conv::OW, STEPS = (PIXELS + F::DEPTH - 1) / F::DEPTH;
+    // A step takes as many pixels of the strip's first rows as of the others (pixel_walk.cuh).
+    static constexpr int EACH_HALF = F::DEPTH / 2;
+    using Walk = PixelWalk<P, I, SPLIT * EACH_HALF>;
+    static constexpr int STEPS = (Walk::HALF + EACH_HALF - 1) / EACH_HALF;
 
     f32 sum[EACH][MT][TAPS * NT][4];
     f32 bias[EACH][MT][4];
@@ -77,121 +81,168 @@ struct ConvWgrad {
         const int ones = lane / 4 == DEPTH % 8 ? DEPTH / 8 - n_tile(unit) : -1;
         if constexpr (Conv::GATHER) {
 #pragma unroll
-            for (int n = 0; n < NT; ++n) column[n] = product((n_tile(unit) + n) * 8 + lane / 4);
+            for (int n = 0; n < NT; ++n)
+                column[n] = F::BYTES * Conv::product((n_tile(unit) + n) * 8 + lane / 4);
         }
-        const auto step_of = [&](int s) {
-            Bytes* map = region<P>(shared, s / STEPS);
+        for (int image = 0; image < int(P::IMAGES); ++image) {
+            Bytes* map = region<P>(shared, image);
+            const Bytes* gradient = map + Conv::DY + filters(m_tile(unit), 0, lane);
             const Bytes* input = input_of<P, I>(map, buffer);
-            const int step = s % STEPS;
-            u32 a[MT][4];
-            load_gradient(a, map, step, m_tile(unit), lane);
-            if constexpr (Conv::GATHER) {
-                using Number = typename F::Number;
-                const Number* x = &at<Number>(input);
-                int place[F::DEPTH / 4];
-#pragma unroll
-                for (int i = 0; i < F::DEPTH / 4; ++i)
-                    place[i] = input_place(step * F::DEPTH + F::product(lane, i));
-#pragma unroll
-                for (int n = 0; n < NT; ++n) {
-                    u32 b[2] = {F::gathered(x + column[n], place, 0),
-                                F::gathered(x + column[n], place, 1)};
-                    if (n == ones) b[0] = b[1] = F::ONES;
-#pragma unroll
-                    for (int m = 0; m < MT; ++m) F::multiply(sum[m][n], a[m], b);
-                }
-            } else {
-                multiply_row(sum, a, input, step, row(unit), n_tile(unit), lane);
+            if constexpr (!Conv::GATHER)
+                input += columns(n_tile(unit), lane) + 16 * row(unit) * Conv::XPITCH;
+            each_step(gradient, input, part, lane, [&](const Walk(&walk)[WALKS]) {
+                u32 a[MT][4];
+                load_gradient(a, walk, m_tile(unit), lane);
+                if constexpr (Conv::GATHER)
+                    multiply_gathered(sum, a, walk, column, ones);
+                else
+                    multiply_row(sum, a, walk, n_tile(unit), lane);
                 if (biased) {
                     const u32 ones[2] = {F::ONES, F::ONES};
 #pragma unroll
                     for (int m = 0; m < MT; ++m) F::multiply(bias[m], a[m], ones);
                 }
+            });
+        }
+    }
+
+    // Take each of a part's steps, of maps that begin at `gradient` and `input`.
+    template <class Step>
+    __device__ __forceinline__ static void each_step(const Bytes* gradient, const Bytes* input,
+                                                     int part, int lane, const Step& step) {
+        constexpr int ROUNDS = STEPS / SPLIT, REST = STEPS % SPLIT;
+        Walk walk[WALKS];
+#pragma unroll
+        for (int w = 0; w < WALKS; ++w)
+            walk[w].begin(gradient, input, part * EACH_HALF + slot(w, lane), half(w, lane));
+        const auto take = [&](auto whole, int number) {
+            Walk checked[WALKS];
+#pragma unroll
+            for (int w = 0; w < WALKS; ++w) {
+                const int pixel = number * EACH_HALF + slot(w, lane);
+                checked[w] = walk[w];
+                if constexpr (!(Walk::EVEN && decltype(whole)::VALUE))
+                    checked[w].check(gradient, input, pixel, half(w, lane));
             }
+            step(checked);
         };
-        constexpr int ALL = STEPS * int(P::IMAGES), ROUNDS = ALL / SPLIT;
-        constexpr int UNROLL = Conv::GATHER ? 1 : 3;
-#pragma unroll UNROLL
-        for (int round = 0; round < ROUNDS; ++round) step_of(round * SPLIT + part);
-        if (part < ALL % SPLIT) step_of(ROUNDS * SPLIT + part);
-    }
-
-    // Filters by pixels of the output's gradient; pixels that are not the block's are zeros, which
-    // lie before the first.
-    __device__ __forceinline__ static void load_gradient(u32 (&a)[MT][4], const Bytes* map,
-                                                         int step, int m_tile, int lane) {
-        if constexpr (WIDE) {
+#pragma unroll 3
+        for (int round = 0; round < ROUNDS; ++round) {
+            take(Known<ROUNDS * SPLIT * EACH_HALF <= Walk::HALF>(), round * SPLIT + part);
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const Bytes* from =
-                    map + Conv::DY + gradient_place(step * 8 + half * 4 + lane % 4) + lane / 4 % 2 * 8;
-#pragma unroll
-                for (int m = 0; m < MT; ++m) {
-                    const uint2 two =
-                        at<uint2>(from + there((m_tile + m) * 4 + lane / 8) * Conv::DYPLANE);
-                    a[m][2 * half] = two.x, a[m][2 * half + 1] = two.y;
-                }
-            }
-        } else {
-            const int place = gradient_place(step * 16 + lane / 16 * 8 + lane % 8);
-#pragma unroll
-            for (int m = 0; m < MT; ++m) {
-                const int plane = there((m_tile + m) * 2 + lane / 8 % 2);
-                ldmatrix_x4_trans(a[m], map + Conv::DY + plane * Conv::DYPLANE + place);
-            }
+            for (int w = 0; w < WALKS; ++w) walk[w].go_on();
         }
-    }
-    __device__ __forceinline__ static int gradient_place(int pixel) {
-        const Rows rows = Own::products(Own::rank());
-        const int p = Own::first(Own::rank()) + pixel / Conv::OW, q = pixel % Conv::OW;
-        const bool own = p >= rows.begin && p < rows.end && pixel < PIXELS;
-        return own ? 16 * (p * Conv::UH * Conv::DYPITCH + q * Conv::UW) : -16;
-    }
-    // A plane of filters; for one that is not there another, and what it gives is not used.
-    __device__ __forceinline__ static int there(int plane) {
-        return plane < Conv::KP ? plane : Conv::KP - 1;
+        if (part < REST) take(Known<STEPS * EACH_HALF <= Walk::HALF>(), ROUNDS * SPLIT + part);
     }
 
-    // Where the window of a pixel of the output begins, in pixels of the input.
-    __device__ __forceinline__ static int input_place(int pixel) {
-        pixel = pixel < PIXELS ? pixel : PIXELS - 1;
-        const int p = Own::first(Own::rank()) + pixel / Conv::OW;
-        return (p * Conv::UH - Conv::PADH) * Conv::XPITCH + pixel % Conv::OW * Conv::UW -
-               Conv::PADW;
+    // Pixels of a half that a lane reads in a step: of bfloat16 that of ldmatrix, and if GATHER those
+    // of its products, of two that share a row the first.
+    static constexpr int TOGETHER = Conv::OW % 2 == 0 ? 2 : 1;
+    static constexpr int WALKS = !WIDE && Conv::GATHER ? 1 + 2 / TOGETHER : 1;
+    __device__ __forceinline__ static int slot(int w, int lane) {
+        if constexpr (WIDE) return lane % 4;
+        return w == 0 ? lane % 8 : lane % 4 * 2 + w - 1;
+    }
+    // ldmatrix reads of one half, others of both.
+    __device__ __forceinline__ static typename Walk::Half half(int w, int lane) {
+        if (WIDE || w > 0) return {false, false};
+        return {lane >= 16, lane / 8 % 2 != 0};
     }
 
-    __device__ __forceinline__ static void multiply_row(Tiles<MT, TAPS * NT>& sum,
-                                                        const u32 (&a)[MT][4], const Bytes* input,
-                                                        int step, int row, int n_tile, int lane) {
-        if constexpr (WIDE) {
-            multiply_row_wide(sum, a, input, step, row, n_tile, lane);
-            return;
-        }
-        const int pixel = step * 16 + lane / 8 % 2 * 8 + lane % 8;
-        const Bytes* x = input + 16 * (input_place(pixel) + row * Conv::XPITCH);
+    // Filters by pixels of the output's gradient.
+    __device__ __forceinline__ static void load_gradient(u32 (&a)[MT][4],
+                                                         const Walk (&walk)[WALKS], int m_tile,
+                                                         int lane) {
+        const int first = filters(m_tile, 0, lane);
 #pragma unroll
-        for (int n = 0; n < NT; n += 2) {
-            int plane = n_tile + n + (n + 1 < NT ? lane / 16 : 0);
-            plane = plane < Conv::CP ? plane : Conv::CP - 1;  // what it gives is not used
-#pragma unroll
-            for (int s = 0; s < TAPS; ++s) {
-                u32 b[4];
-                const Bytes* from = x + plane * Conv::XPLANE + 16 * s;
-                if (n + 1 < NT) {
-                    ldmatrix_x4_trans(b, from);
-                } else {
-                    u32 two[2];
-                    ldmatrix_x2_trans(two, from);
-                    b[0] = two[0], b[1] = two[1];
-                }
+        for (int m = 0; m < MT; ++m) {
+            const int plane = filters(m_tile, m, lane) - first;
+            if constexpr (WIDE) {
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    if (n + half >= NT) continue;
-                    const u32 pair[2] = {b[2 * half], b[2 * half + 1]};
-#pragma unroll
-                    for (int m = 0; m < MT; ++m)
-                        F::multiply(sum[m][s * NT + n + half], a[m], pair);
+                    const uint2 two = at<uint2>(walk[0].gradient_of(half) + plane);
+                    a[m][2 * half] = two.x, a[m][2 * half + 1] = two.y;
                 }
+            } else {
+                ldmatrix_x4_trans(a[m], walk[0].gradient + plane);
+            }
+        }
+    }
+    // Where a lane's filters of tile `m_tile + m` lie; for a plane that is not there another, and
+    // what it gives is not used.
+    __device__ __forceinline__ static int filters(int m_tile, int m, int lane) {
+        constexpr bool OVER = M_GROUPS * MT * 16 > Conv::KP * F::CHANNELS;
+        const int plane = (m_tile + m) * 16 / F::CHANNELS + (WIDE ? lane / 8 : lane / 8 % 2);
+        const int there = OVER ? int(least(plane, Conv::KP - 1)) : plane;
+        return there * Conv::DYPLANE + (WIDE ? lane / 4 % 2 * 8 : 0);
+    }
+
+    __device__ __forceinline__ static void multiply_gathered(Tiles<MT, TAPS * NT>& sum,
+                                                             const u32 (&a)[MT][4],
+                                                             const Walk (&walk)[WALKS],
+                                                             const int (&column)[NT], int ones) {
+        constexpr int FIRST = WIDE ? 0 : 1;
+        const int next = Conv::UW * F::BYTES;
+#pragma unroll
+        for (int n = 0; n < NT; ++n) {
+            u32 b[2];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const Bytes* x = walk[FIRST].input_of(half) + column[n];
+                const Bytes* y = TOGETHER == 2 ? x + next
+                                               : walk[WALKS - 1].input_of(half) + column[n];
+                b[half] = F::gathered(x, y);
+            }
+            if (n == ones) b[0] = b[1] = F::ONES;
+#pragma unroll
+            for (int m = 0; m < MT; ++m) F::multiply(sum[m][n], a[m], b);
+        }
+    }
+
+    // Where a lane's channels of tile `n_tile + n` lie; for a plane that is not there another, and
+    // what it gives is not used.
+    __device__ __forceinline__ static int channels(int n_tile, int n, int lane) {
+        constexpr bool OVER = N_GROUPS * NT * 8 > Conv::CP * F::CHANNELS;
+        const int group = lane / 4;
+        const bool two = n / 2 * 2 + 1 < NT;
+        int plane = n_tile + n;
+        if constexpr (WIDE) plane = plane * 2 + (two ? group / 2 : group / 4);
+        const int there = OVER ? int(least(plane, Conv::CP - 1)) : plane;
+        return there * Conv::XPLANE + (!WIDE ? 0 : two ? group % 2 * 8 : group % 4 * 4);
+    }
+
+    // Column j of a unit's, tiles of a tap and tap after tap, counted from the first.
+    static constexpr int COLUMNS = TAPS * NT;
+    __device__ __forceinline__ static int column(int n_tile, int j, int lane) {
+        return channels(n_tile, j % NT, lane) - channels(n_tile, 0, lane) + 16 * (j / NT);
+    }
+    // Where a lane's first column begins; if ldmatrix reads two, that of lanes with bit 4 is the
+    // second.
+    __device__ __forceinline__ static int columns(int n_tile, int lane) {
+        const bool second = !WIDE && COLUMNS > 1 && lane >= 16;
+        return channels(n_tile, 0, lane) + (second ? column(n_tile, 1, lane) : 0);
+    }
+    __device__ __forceinline__ static void multiply_row(Tiles<MT, TAPS * NT>& sum,
+                                                        const u32 (&a)[MT][4],
+                                                        const Walk (&walk)[WALKS], int n_tile,
+                                                        int lane) {
+        if constexpr (WIDE) {
+            multiply_row_wide(sum, a, walk, n_tile, lane);
+            return;
+        }
+        const int apart = COLUMNS > 1 ? column(n_tile, 1, lane) : 0;
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j += 2) {
+            const int here = column(n_tile, j, lane);
+            const int between = j + 1 < COLUMNS ? column(n_tile, j + 1, lane) - here : 0;
+            u32 b[4];
+            ldmatrix_x4_trans(b, walk[0].input + (here + (lane >= 16 ? between - apart : 0)));
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                if (j + half >= COLUMNS) continue;
+                const u32 pair[2] = {b[2 * half], b[2 * half + 1]};
+#pragma unroll
+                for (int m = 0; m < MT; ++m) F::multiply(sum[m][j + half], a[m], pair);
             }
         }
     }
@@ -199,26 +250,19 @@ struct ConvWgrad {
     // Columns of two tiles are channels in turns; those of a single one lie as they are.
     __device__ __forceinline__ static void multiply_row_wide(Tiles<MT, TAPS * NT>& sum,
                                                              const u32 (&a)[MT][4],
-                                                             const Bytes* input, int step, int row,
-                                                             int n_tile, int lane) {
-        const Bytes* x[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-            x[half] = input +
-                      16 * (input_place(step * 8 + half * 4 + lane % 4) + row * Conv::XPITCH);
+                                                             const Walk (&walk)[WALKS], int n_tile,
+                                                             int lane) {
+        const int begin = channels(n_tile, 0, lane);
 #pragma unroll
         for (int n = 0; n < NT; n += 2) {
             const bool two = n + 1 < NT;
-            const int group = lane / 4;
-            int plane = (n_tile + n) * 2 + (two ? group / 2 : group / 4);
-            plane = plane < Conv::CP ? plane : Conv::CP - 1;  // what it gives is not used
-            const int offset = plane * Conv::XPLANE + (two ? group % 2 * 8 : group % 4 * 4);
+            const int offset = channels(n_tile, n, lane) - begin;
 #pragma unroll
             for (int s = 0; s < TAPS; ++s) {
                 u32 b[2][2];  // [tile][half of the step]
 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const Bytes* from = x[half] + offset + 16 * s;
+                    const Bytes* from = walk[0].input_of(half) + offset + 16 * s;
                     if (two) {
                         const uint2 pair = at<uint2>(from);
                         b[0][half] = pair.x, b[1][half] = pair.y;
@@ -240,14 +284,6 @@ struct ConvWgrad {
     __device__ __forceinline__ static int channel(int n, int column) {
         if (!WIDE || (n / 2 * 2 + 1 == NT)) return n * 8 + column;
         return n / 2 * 16 + 2 * column + n % 2;
-    }
-
-    // Column i of the products, in elements from where the window begins; any place behind the
-    // last.
-    __device__ __forceinline__ static int product(int i) {
-        constexpr int RS = Conv::R * Conv::S;
-        if (i >= DEPTH) return 0;
-        return i / RS * Conv::XPLANE + i % RS / Conv::S * Conv::XPITCH + i % Conv::S;
     }
 
     // Put the warps' sums into `scratch`, shared memory for SPLIT * SIZE floats.

@@ -70,10 +70,9 @@ struct Bfloat16 {
     __device__ __forceinline__ static uint2 fragment(const f32 (&x)[DEPTH / 4]) {
         return make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
     }
-    // Word `half` of a fragment, gathered from where its products lie.
-    __device__ __forceinline__ static u32 gathered(const Number* from,
-                                                   const int (&place)[DEPTH / 4], int half) {
-        return from[place[2 * half]] | u32(from[place[2 * half + 1]]) << 16;
+    // A word of a fragment, gathered from where its products lie.
+    __device__ __forceinline__ static u32 gathered(const Bytes* first, const Bytes* second) {
+        return at<Number>(first) | u32(at<Number>(second)) << 16;
     }
     // Where product `e` lies in what the lanes of a column have, 8 bytes each.
     __device__ __forceinline__ static int byte(int e) {
@@ -118,9 +117,8 @@ struct TensorFloat32 {
     __device__ __forceinline__ static uint2 fragment(const f32 (&x)[DEPTH / 4]) {
         return make_uint2(of(x[0]), of(x[1]));
     }
-    __device__ __forceinline__ static u32 gathered(const Number* from,
-                                                   const int (&place)[DEPTH / 4], int half) {
-        return from[place[half]];
+    __device__ __forceinline__ static u32 gathered(const Bytes* first, const Bytes*) {
+        return at<Number>(first);
     }
     __device__ __forceinline__ static int byte(int e) { return e % 4 * 8 + e / 4 * 4; }
     __device__ __forceinline__ static int plane(int lane) { return lane % 4 / 2; }

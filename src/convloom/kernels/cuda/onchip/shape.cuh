@@ -39,6 +39,12 @@ struct ConvStage {
     // GATHER it is kept in planes of one channel, and the latter two count elements.
     static constexpr int X = int(P::CONV_X[I]), XPITCH = int(P::CONV_XPITCH[I]);
     static constexpr int XPLANE = int(P::CONV_XPLANE[I]);
+    // If GATHER: how far product i (KCRS) of a filter lies from its first; behind the last, no way.
+    __host__ __device__ static constexpr int product(unsigned i) {
+        if (i >= C * R * S) return 0;
+        const unsigned planes = C == 1 ? 0 : i / (R * S);
+        return int(i) + int(i / S) * (XPITCH - S) + int(planes) * (XPLANE - R * XPITCH);
+    }
     // The gradient of the output before pooling; pixel (p, q) lies at (p * UH, q * UW).
     static constexpr int DY = int(P::CONV_DY[I]), DYPITCH = int(P::CONV_DYPITCH[I]);
     static constexpr int DYPLANE = int(P::CONV_DYPLANE[I]);
