@@ -39,18 +39,29 @@ struct ConvDgrad {
             multiply_taps<Format<P>, Conv::R, Conv::S, Conv::KP, Conv::DYPLANE, -16 * Conv::DYPITCH, -16,
                           ConvWeights<P, I>::D_TILES>(
                 acc, place, shared + Conv::TRANSPOSED + 256 * n_tile + 8 * lane);
-#pragma unroll
-            for (int m = 0; m < MT; ++m)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    const unsigned pixel = begin + (first + m) * 16 + lane / 4 + 8 * half;
-                    if (pixel >= unsigned(end)) continue;
-#pragma unroll
-                    for (int n = 0; n < NT; ++n)
-                        ConvGradient<P, I - 1>::store(
-                            map, n_tile + n, int(pixel / Conv::W), int(pixel % Conv::W), lane,
-                            acc[m][n][2 * half], acc[m][n][2 * half + 1]);
-                }
+            const int from = begin + first * 16;
+            if ((P::SPLIT == 1 && PIXELS % (16 * MT) == 0) || from + 16 * MT <= end)
+                store<true>(acc, map, n_tile, from, end, lane);
+            else
+                store<false>(acc, map, n_tile, from, end, lane);
         }
+    }
+
+    // Of pixels from number `from` on; if not WHOLE, only of those before `end`.
+    template <bool WHOLE>
+    __device__ __forceinline__ static void store(const Tiles<MT, NT>& acc, Bytes* map, int n_tile,
+                                                 int from, int end, int lane) {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const unsigned pixel = from + m * 16 + lane / 4 + 8 * half;
+                if (!WHOLE && pixel >= unsigned(end)) continue;
+#pragma unroll
+                for (int n = 0; n < NT; ++n)
+                    ConvGradient<P, I - 1>::store(
+                        map, n_tile + n, int(pixel / Conv::W), int(pixel % Conv::W), lane,
+                        acc[m][n][2 * half], acc[m][n][2 * half + 1]);
+            }
     }
 };

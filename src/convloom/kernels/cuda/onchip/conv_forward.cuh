@@ -34,17 +34,15 @@ struct ConvForward {
     // The distance in pixels of the input map from pixel (0, 0) to where row `row` of tile
     // `first + m` begins its taps.
     __device__ __forceinline__ static int begin(int first, int m, int row) {
-        if constexpr (Conv::POOL) {
-            const unsigned window = there((first / 2 + m / 2) * 8 + row % 8);
-            const int p = int(window / Conv::YW) * 2 + row / 8, q = int(window % Conv::YW) * 2;
-            return distance(p, q) + (m % 2 != swapped(row % 8) ? Conv::UW : 0);
-        } else {
-            const unsigned pixel = there((first + m) * 16 + row);
-            return distance(int(pixel / Conv::OW), int(pixel % Conv::OW));
-        }
-    }
-    __device__ __forceinline__ static int distance(int p, int q) {
-        return (p * Conv::UH - Conv::PADH) * Conv::XPITCH + q * Conv::UW - Conv::PADW;
+        constexpr int CELLS = Conv::POOL ? 2 : 1;  // of what is handed on, each way
+        constexpr int RIGHT = CELLS * Conv::UW, DOWN = CELLS * Conv::UH * Conv::XPITCH;
+        const int tile = Conv::POOL ? (first / 2 + m / 2) * 8 : (first + m) * 16;
+        const unsigned i = there(tile + (Conv::POOL ? row % 8 : row));
+        const int begin = int(i) * RIGHT + int(i / Conv::YW) * (DOWN - Conv::YW * RIGHT) -
+                          Conv::PADH * Conv::XPITCH - Conv::PADW;
+        if constexpr (!Conv::POOL) return begin;
+        const bool right = m % 2 != swapped(row % 8);
+        return begin + (row / 8 * Conv::UH * Conv::XPITCH + (right ? Conv::UW : 0));
     }
     // Whether the first tile of two has the right column of window `window` of its eight.
     __device__ __forceinline__ static bool swapped(int window) { return window >= 4; }
@@ -158,11 +156,9 @@ struct ConvForward {
     }
     // How far product i of a lane lies from a filter's first, in bytes; lanes have one of four.
     __device__ __forceinline__ static int product(int first, int i, int lane) {
-        int bytes = F::BYTES * Conv::product(first + F::product(3, i));
-#pragma unroll
-        for (int k = 0; k < 3; ++k)
-            if (lane % 4 == k) bytes = F::BYTES * Conv::product(first + F::product(k, i));
-        return bytes;
+        const auto of = [&](int k) { return F::BYTES * Conv::product(first + F::product(k, i)); };
+        const int k = lane % 4;
+        return k < 2 ? (k < 1 ? of(0) : of(1)) : k < 3 ? of(2) : of(3);
     }
 
     __device__ __forceinline__ static void store(const f32 (&acc)[NT][4], Bytes* map, int tile,

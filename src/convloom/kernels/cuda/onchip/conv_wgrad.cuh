@@ -38,7 +38,7 @@ struct ConvWgrad {
     using Own = Strip<P, I>;
     // A step takes as many pixels of the strip's first rows as of the others (pixel_walk.cuh).
     static constexpr int EACH_HALF = F::DEPTH / 2;
-    using Walk = PixelWalk<P, I, SPLIT * EACH_HALF>;
+    using Walk = PixelWalk<P, I>;
     static constexpr int STEPS = (Walk::HALF + EACH_HALF - 1) / EACH_HALF;
 
     f32 sum[EACH][MT][TAPS * NT][4];
@@ -75,7 +75,6 @@ struct ConvWgrad {
     __device__ __forceinline__ static void add_job(Bytes* shared, int buffer, int unit, int part,
                                                    Tiles<MT, TAPS * NT>& sum, f32 (&bias)[MT][4]) {
         const int lane = fresh_lane();
-        const bool biased = gives_bias(unit);
         int column[Conv::GATHER ? NT : 1];
         // Which tile's column of this lane is that of ones, if any.
         const int ones = lane / 4 == DEPTH % 8 ? DEPTH / 8 - n_tile(unit) : -1;
@@ -90,19 +89,25 @@ struct ConvWgrad {
             const Bytes* input = input_of<P, I>(map, buffer);
             if constexpr (!Conv::GATHER)
                 input += columns(n_tile(unit), lane) + 16 * row(unit) * Conv::XPITCH;
-            each_step(gradient, input, part, lane, [&](const Walk(&walk)[WALKS]) {
-                u32 a[MT][4];
-                load_gradient(a, walk, m_tile(unit), lane);
-                if constexpr (Conv::GATHER)
-                    multiply_gathered(sum, a, walk, column, ones);
-                else
-                    multiply_row(sum, a, walk, n_tile(unit), lane);
-                if (biased) {
-                    const u32 ones[2] = {F::ONES, F::ONES};
+            const auto add_steps = [&](auto with_bias) {
+                each_step(gradient, input, part, lane, [&](const Walk(&walk)[WALKS]) {
+                    u32 a[MT][4];
+                    load_gradient(a, walk, m_tile(unit), lane);
+                    if constexpr (Conv::GATHER)
+                        multiply_gathered(sum, a, walk, column, ones);
+                    else
+                        multiply_row(sum, a, walk, n_tile(unit), lane);
+                    if constexpr (decltype(with_bias)::VALUE) {
+                        const u32 ones[2] = {F::ONES, F::ONES};
 #pragma unroll
-                    for (int m = 0; m < MT; ++m) F::multiply(bias[m], a[m], ones);
-                }
-            });
+                        for (int m = 0; m < MT; ++m) F::multiply(bias[m], a[m], ones);
+                    }
+                });
+            };
+            if (gives_bias(unit))
+                add_steps(Known<!Conv::GATHER && Conv::BIAS>());
+            else
+                add_steps(Known<false>());
         }
     }
 
@@ -110,11 +115,16 @@ struct ConvWgrad {
     template <class Step>
     __device__ __forceinline__ static void each_step(const Bytes* gradient, const Bytes* input,
                                                      int part, int lane, const Step& step) {
+        // Where rows are whole steps and all warps have as many, each takes rows, else steps in turns.
+        constexpr int OF_ROW = Conv::OW / EACH_HALF;
+        constexpr bool BY_ROWS =
+            Conv::OW % EACH_HALF == 0 && Walk::ROWS % SPLIT == 0 && OF_ROW <= 4;
         constexpr int ROUNDS = STEPS / SPLIT, REST = STEPS % SPLIT;
+        constexpr int BEGIN = BY_ROWS ? Conv::OW : EACH_HALF;
         Walk walk[WALKS];
 #pragma unroll
         for (int w = 0; w < WALKS; ++w)
-            walk[w].begin(gradient, input, part * EACH_HALF + slot(w, lane), half(w, lane));
+            walk[w].begin(gradient, input, part * BEGIN + slot(w, lane), half(w, lane));
         const auto take = [&](auto whole, int number) {
             Walk checked[WALKS];
 #pragma unroll
@@ -126,13 +136,27 @@ struct ConvWgrad {
             }
             step(checked);
         };
-#pragma unroll 3
-        for (int round = 0; round < ROUNDS; ++round) {
-            take(Known<ROUNDS * SPLIT * EACH_HALF <= Walk::HALF>(), round * SPLIT + part);
+        if constexpr (BY_ROWS) {
+#pragma unroll 1
+            for (int row = part; row < Walk::ROWS; row += SPLIT) {
 #pragma unroll
-            for (int w = 0; w < WALKS; ++w) walk[w].go_on();
+                for (int i = 0; i < OF_ROW; ++i) {
+                    take(Known<true>(), row * OF_ROW + i);
+#pragma unroll
+                    for (int w = 0; w < WALKS; ++w) walk[w].template move<0, EACH_HALF>();
+                }
+#pragma unroll
+                for (int w = 0; w < WALKS; ++w) walk[w].template move<SPLIT, -Conv::OW>();
+            }
+        } else {
+#pragma unroll 3
+            for (int round = 0; round < ROUNDS; ++round) {
+                take(Known<ROUNDS * SPLIT * EACH_HALF <= Walk::HALF>(), round * SPLIT + part);
+#pragma unroll
+                for (int w = 0; w < WALKS; ++w) walk[w].template go_on<SPLIT * EACH_HALF>();
+            }
+            if (part < REST) take(Known<STEPS * EACH_HALF <= Walk::HALF>(), ROUNDS * SPLIT + part);
         }
-        if (part < REST) take(Known<STEPS * EACH_HALF <= Walk::HALF>(), ROUNDS * SPLIT + part);
     }
 
     // Pixels of a half that a lane reads in a step: of bfloat16 that of ldmatrix, and if GATHER those

@@ -1,17 +1,11 @@
-// Two pixels of the products of a block's strip that go on by BY pixels at a time, without divisions:
-// one of the rows of its first half, and one as far behind it in the others; where they lie in the
-// output's gradient, and where their windows begin in the input.
+// Two pixels of the products of a block's strip that go on without divisions: one of the rows of its
+// first half, and one as far behind it in the others; where they lie in the output's gradient, and
+// where their windows begin in the input.
 #pragma once
 
 #include "onchip/strip.cuh"
 
-// What is known when a kernel is compiled, as an argument.
-template <bool IS>
-struct Known {
-    static constexpr bool VALUE = IS;
-};
-
-template <class P, int I, int BY>
+template <class P, int I>
 struct PixelWalk {
     using Conv = ConvStage<P, I>;
     using Own = Strip<P, I>;
@@ -53,18 +47,27 @@ struct PixelWalk {
         far = FAR, far_input = FAR_INPUT;
     }
 
+    // By BY pixels, from row to row.
+    template <int BY>
     __device__ __forceinline__ void go_on() {
         constexpr int DOWN = BY / Conv::OW, RIGHT = BY % Conv::OW;
         const bool beyond = RIGHT > 0 && column >= Conv::OW - RIGHT;
         column += beyond ? RIGHT - Conv::OW : RIGHT;
-        gradient += PIXEL * way<Conv::DYPITCH>(DOWN, RIGHT, beyond);
-        input += INPUT * way<Conv::XPITCH>(DOWN, RIGHT, beyond);
+        gradient += beyond ? way<Conv::DYPITCH, PIXEL>(DOWN + 1, RIGHT - Conv::OW)
+                           : way<Conv::DYPITCH, PIXEL>(DOWN, RIGHT);
+        input += beyond ? way<Conv::XPITCH, INPUT>(DOWN + 1, RIGHT - Conv::OW)
+                        : way<Conv::XPITCH, INPUT>(DOWN, RIGHT);
     }
-    // Pixels of a map whose rows lie so far apart.
-    template <int PITCH>
-    __device__ __forceinline__ static int way(int down, int right, bool beyond) {
-        const int by = down * Conv::UH * PITCH + right * Conv::UW;
-        return beyond ? by + Conv::UH * PITCH - Conv::OW * Conv::UW : by;
+    // To a pixel that the caller knows to be there.
+    template <int DOWN, int RIGHT>
+    __device__ __forceinline__ void move() {
+        gradient += way<Conv::DYPITCH, PIXEL>(DOWN, RIGHT);
+        input += way<Conv::XPITCH, INPUT>(DOWN, RIGHT);
+    }
+    // Bytes of a map whose rows lie PITCH pixels apart.
+    template <int PITCH, int BYTES>
+    __device__ __forceinline__ static constexpr int way(int down, int right) {
+        return BYTES * (down * Conv::UH * PITCH + right * Conv::UW);
     }
 
     // Whether both halves are as large and all of them the block's, of each block of an image.

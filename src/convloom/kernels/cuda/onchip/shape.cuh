@@ -12,6 +12,12 @@
 #include "device/index.cuh"
 #include "onchip/number.cuh"
 
+// What is known when a kernel is compiled, as an argument.
+template <bool IS>
+struct Known {
+    static constexpr bool VALUE = IS;
+};
+
 template <class P, int I>
 struct ConvStage {
     // Input C x H x W, K filters of R x S, output OH x OW, pooled to YH x YW.
