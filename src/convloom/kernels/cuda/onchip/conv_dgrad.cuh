@@ -30,9 +30,8 @@ struct ConvDgrad {
             for (int m = 0; m < MT; ++m) {
                 // Behind the last lies the last; what it gives is not used.
                 const unsigned pixel = least(begin + (first + m) * 16 + lane % 16, end - 1);
-                const int row = int(pixel / Conv::W) + Conv::PADH;
-                const int col = int(pixel % Conv::W) + Conv::PADW;
-                place[m] = map + Conv::DY + 16 * (row * Conv::DYPITCH + col);
+                const int at = int(pixel) + int(pixel / Conv::W) * (Conv::DYPITCH - Conv::W);
+                place[m] = map + Conv::DY + 16 * (at + Conv::PADH * Conv::DYPITCH + Conv::PADW);
             }
             Tiles<MT, NT> acc;
             clear(acc);
@@ -59,9 +58,8 @@ struct ConvDgrad {
                 if (!WHOLE && pixel >= unsigned(end)) continue;
 #pragma unroll
                 for (int n = 0; n < NT; ++n)
-                    ConvGradient<P, I - 1>::store(
-                        map, n_tile + n, int(pixel / Conv::W), int(pixel % Conv::W), lane,
-                        acc[m][n][2 * half], acc[m][n][2 * half + 1]);
+                    ConvGradient<P, I - 1>::store(map, n_tile + n, pixel, lane,
+                                                  acc[m][n][2 * half], acc[m][n][2 * half + 1]);
             }
     }
 };

@@ -16,15 +16,19 @@ struct ConvGradient {
     static constexpr int ROW = 16 * Conv::UH * Conv::DYPITCH, COL = 16 * Conv::UW;
     static constexpr int CELLS = Conv::POOL ? 2 : 1;  // of a pixel handed on, each way
 
-    // The two neighbouring channels that a lane has of a tile of eight, of pixel (y, x) of the map
-    // handed on.
-    __device__ __forceinline__ static void store(Bytes* map, int tile, int y, int x, int lane,
+    // The two neighbouring channels that a lane has of a tile of eight, of pixel number `pixel` of the
+    // map handed on.
+    __device__ __forceinline__ static void store(Bytes* map, int tile, unsigned pixel, int lane,
                                                  f32 even, f32 odd) {
         const int plane = tile * Conv::PLANES + F::plane(lane), byte = F::byte_in_pixel(lane);
-        if (plane >= Conv::KP) return;
-        put(map, plane * Conv::DYPLANE + CELLS * (y * ROW + x * COL) + byte,
-            plane * Conv::ZPLANE + 16 * (y * Conv::ZPITCH + x) + byte,
-            8 * (tile * WINDOWS + y * Conv::YW + x) + 2 * (lane % 4), (lane & 16) != 0, even, odd);
+        constexpr bool WHOLE = Conv::K_TILES * Conv::PLANES == Conv::KP;
+        if (!WHOLE && plane >= Conv::KP) return;
+        // So written, maps whose rows lie together need no division.
+        const int at = int(pixel), row = int(pixel / Conv::YW);
+        put(map,
+            plane * Conv::DYPLANE + CELLS * (at * COL + row * (ROW - Conv::YW * COL)) + byte,
+            plane * Conv::ZPLANE + 16 * (at + row * (Conv::ZPITCH - Conv::YW)) + byte,
+            8 * (tile * WINDOWS + at) + 2 * (lane % 4), (lane & 16) != 0, even, odd);
     }
 
     // Those whose gradient, value and codes lie at these places of their maps. Lanes with `right`
@@ -35,12 +39,16 @@ struct ConvGradient {
         if constexpr (Conv::AVERAGE) {
             even *= 0.25f;
             odd *= 0.25f;
-        } else if constexpr (!GATED && Conv::ACT != NONE) {
-            const Pair value = at<Pair>(map + Conv::Z + z);
-            even = passed<Conv>(even, F::even(value));
-            odd = passed<Conv>(odd, F::odd(value));
         }
-        const Pair gradient = F::pair(even, odd);
+        Pair gradient = F::pair(even, odd);
+        if constexpr (!GATED && Conv::ACT != NONE) {
+            const Pair value = at<Pair>(map + Conv::Z + z);
+            if constexpr (Conv::ACT == RELU)
+                gradient = F::passed(gradient, value);
+            else
+                gradient = F::pair(passed<Conv>(even, F::even(value)),
+                                   passed<Conv>(odd, F::odd(value)));
+        }
         Bytes* place = map + Conv::DY + dy;
         if constexpr (!Conv::POOL) {
             at<Pair>(place) = gradient;

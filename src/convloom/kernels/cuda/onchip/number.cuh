@@ -54,6 +54,10 @@ struct Bfloat16 {
     __device__ __forceinline__ static Pair signed_ones(Pair pair, u32 signs, bool upper) {
         return pair & prmt(signs, 0, upper ? 0xbbaau : 0x9988u);
     }
+    // The gradient that passes a rectifier that made `y`, which has no signs.
+    __device__ __forceinline__ static Pair passed(Pair pair, Pair y) {
+        return pair & prmt(y + 0x7fff7fffu, 0, 0xbb99u);
+    }
     // 16 bytes.
     __device__ __forceinline__ static uint4 vector(const f32 (&x)[CHANNELS]) {
         return make_uint4(pair(x[0], x[1]), pair(x[2], x[3]), pair(x[4], x[5]), pair(x[6], x[7]));
@@ -104,6 +108,9 @@ struct TensorFloat32 {
     __device__ __forceinline__ static Pair signed_ones(Pair pair, u32 signs, bool upper) {
         return make_uint2(pair.x & prmt(signs, 0, upper ? 0xaaaau : 0x8888u),
                           pair.y & prmt(signs, 0, upper ? 0xbbbbu : 0x9999u));
+    }
+    __device__ __forceinline__ static Pair passed(Pair pair, Pair y) {
+        return make_uint2(y.x == 0 ? 0u : pair.x, y.y == 0 ? 0u : pair.y);
     }
     __device__ __forceinline__ static uint4 vector(const f32 (&x)[CHANNELS]) {
         return make_uint4(of(x[0]), of(x[1]), of(x[2]), of(x[3]));
