@@ -37,7 +37,7 @@ struct ConvDgrad {
             clear(acc);
             multiply_taps<Format<P>, Conv::R, Conv::S, Conv::KP, Conv::DYPLANE, -16 * Conv::DYPITCH, -16,
                           ConvWeights<P, I>::D_TILES>(
-                acc, place, shared + Conv::TRANSPOSED + 256 * n_tile + 8 * lane);
+                acc, place, shared + Conv::TRANSPOSED + fragment_at<NT>(n_tile, lane));
             const int from = begin + first * 16;
             if ((P::SPLIT == 1 && PIXELS % (16 * MT) == 0) || from + 16 * MT <= end)
                 store<true>(acc, map, n_tile, from, end, lane);

@@ -68,7 +68,7 @@ struct ConvForward {
             load_bias(own, bias, n_tile, lane);
             Tiles<MT, NT> acc;
             start(acc, own);
-            const Bytes* fragments = shared + Conv::FRAGMENTS + 256 * n_tile + 8 * lane;
+            const Bytes* fragments = shared + Conv::FRAGMENTS + fragment_at<NT>(n_tile, lane);
             if constexpr (Conv::GATHER) {
                 gather(acc, x, first, fragments, lane);
             } else {

@@ -21,10 +21,15 @@ __device__ __forceinline__ void clear(Tiles<MT, NT>& acc) {
 template <int NT>
 __device__ __forceinline__ void load_fragments(u32 (&b)[NT][2], const Bytes* fragments) {
 #pragma unroll
-    for (int n = 0; n < NT; ++n) {
-        const uint2 two = at<uint2>(fragments + 256 * n);
-        b[n][0] = two.x;
-        b[n][1] = two.y;
+    for (int n = 0; n < NT; n += NT % 2 == 0 ? 2 : 1) {
+        const Bytes* from = fragments + fragment_at<NT>(n, 0);
+        if constexpr (NT % 2 == 0) {
+            const uint4 four = at<uint4>(from);
+            b[n][0] = four.x, b[n][1] = four.y, b[n + 1][0] = four.z, b[n + 1][1] = four.w;
+        } else {
+            const uint2 two = at<uint2>(from);
+            b[n][0] = two.x, b[n][1] = two.y;
+        }
     }
 }
 

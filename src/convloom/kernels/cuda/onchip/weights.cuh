@@ -61,13 +61,16 @@ struct ConvWeights {
     // Put the i-th 8 bytes in place.
     __device__ __forceinline__ static void pack(Bytes* packed, const f32* w, int i) {
         if (i < FORWARD) {
-            at<uint2>(packed + Conv::FRAGMENTS + 8 * i) =
-                fragment<true>(w, i / (TILES * 32), i / 32 % TILES, i % 32);
+            pack<true, Conv::NT, TILES>(packed + Conv::FRAGMENTS, w, i);
         } else {
-            i -= FORWARD;
-            at<uint2>(packed + Conv::TRANSPOSED + 8 * i) =
-                fragment<false>(w, i / (D_TILES * 32), i / 32 % D_TILES, i % 32);
+            pack<false, Conv::DNT, D_TILES>(packed + Conv::TRANSPOSED, w, i - FORWARD);
         }
+    }
+    template <bool FORWARD, int NT, int TILES>
+    __device__ __forceinline__ static void pack(Bytes* place, const f32* w, int i) {
+        const int step = i / (TILES * 32), tile = i / 32 % TILES, lane = i % 32;
+        at<uint2>(place + 256 * TILES * step + fragment_at<NT>(tile, lane)) =
+            fragment<FORWARD>(w, step, tile, lane);
     }
 
     // What lane `lane` holds of the fragment.
@@ -84,9 +87,10 @@ struct ConvWeights {
     }
 
     // Where weight (k, c, r, s) lies in a fragment: bytes from the first one of its kind.
-    template <int TILES>
+    template <int NT, int TILES>
     __device__ __forceinline__ static int byte(int step, int e, int out) {
-        return ((step * TILES + out / 8) * 8 + out % 8) * 32 + F::byte(e);
+        const int in_tile = out % 8 * 32 + F::byte(e);
+        return 256 * TILES * step + fragment_at<NT>(out / 8, in_tile / 8) + in_tile % 8;
     }
     __device__ __forceinline__ static void renew(Bytes* packed, int k, int c, int r, int s,
                                                  f32 value) {
@@ -101,12 +105,12 @@ struct ConvWeights {
             step = r * row_steps(S, Conv::CP) + slice / 2;
             e = slice % 2 * CHANNELS + c % CHANNELS;
         }
-        at<Number>(packed + Conv::FRAGMENTS + byte<TILES>(step, e, k)) = rounded;
+        at<Number>(packed + Conv::FRAGMENTS + byte<Conv::NT, TILES>(step, e, k)) = rounded;
         if constexpr (I > 0) {
             const int slice = s * Conv::KP + k / CHANNELS;
             step = r * row_steps(S, Conv::KP) + slice / 2;
             e = slice % 2 * CHANNELS + k % CHANNELS;
-            at<Number>(packed + Conv::TRANSPOSED + byte<D_TILES>(step, e, c)) = rounded;
+            at<Number>(packed + Conv::TRANSPOSED + byte<Conv::DNT, D_TILES>(step, e, c)) = rounded;
         }
     }
 };
