@@ -123,6 +123,13 @@ SMOOTHLY = Network(
     ((6, 1, 2, 2), (12, 6, 3, 3), (9, 48), (7, 9), (4, 7)),
     (True, True, True, True, True),
 )
+#: One pixel of few channels: its features fill half of what a product takes.
+NARROW = Network(
+    (*(Conv2d(), ReLU(), POOL, Conv2d(), POOL), Flatten(), Linear()),
+    (1, 9, 8),
+    ((3, 1, 2, 2), (5, 3, 3, 2), (4, 5)),
+    (True, False, True),
+)
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
 #: A matrix of more bytes than a block has shared memory, in bf16 and tf32; outputs in odd tiles.
 LARGE = Network((Linear(), ReLU(), Linear()), (1100,), ((110, 1100), (5, 110)), (True, False))
@@ -319,7 +326,7 @@ def test_fp32_is_on_chip_where_clusters_share_the_images(n: int, of: Chip, taken
     assert select_kernel(node, graph.specs, "onchip", of) is not None
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", [*NETWORKS, NARROW])
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_gradients(
     backend: Backend, network: Network, precision: str, monkeypatch: pytest.MonkeyPatch

@@ -73,7 +73,7 @@ struct LinearLayer {
         }
     }
     // Features with the padding of their planes.
-    static constexpr int PADDED = WIDTH / PLANE * PLANE;
+    static constexpr int PADDED = (Linear::C + F::CHANNELS - 1) / F::CHANNELS * PLANE;
 
     // 16 features of bfloat16.
     __device__ __forceinline__ static void multiply_narrow(f32 (&sum)[NT][4], const Bytes* x,
