@@ -39,9 +39,10 @@ def _one_cycle(**values: Any) -> Mapping[str, Any]:
 
 
 #: Of residual networks on CIFAR; the paper's, but for one cycle in place of its 164 epochs.
+#: ResNet-20 ends at 91.85 % (seed 0; 40 epochs end at 91.29 %).
 _CIFAR_RESNET: Mapping[str, Any] = _one_cycle(
     data="cifar10",
-    epochs=40,
+    epochs=70,
     batch_size=128,
     lr=0.2,
     weight_decay=5e-4,
