@@ -75,6 +75,15 @@ struct FeatureVectors {
     }
     static constexpr int COUNT = count();
 
+    // The one `offset` < STEP behind the `first`, a multiple of STEP: within a run, if runs have a
+    // multiple of STEP.
+    template <int STEP>
+    __device__ __forceinline__ static int vector(int first, int offset) {
+        if constexpr (PARTED && most() % STEP == 0)
+            return vector(first) + offset;
+        else
+            return vector(first + offset);
+    }
     // The i-th of COUNT. Where the block has fewer than others, not all are its own.
     __device__ __forceinline__ static int vector(int i) {
         if constexpr (PARTED) {

@@ -1,8 +1,8 @@
 // A fully connected layer of the images that a block carries, and the gradient of its input.
 //
-// In the forward product images are the rows of a tile (at most 8 of 16 are there), outputs its
-// columns; warps share the features, 16 in turns, and their sums meet in shared memory. In the
-// backward product features are the rows of a tile, and all columns are the same image.
+// Outputs are the rows of a tile in the forward product, images (at most 8) its columns; warps share
+// the features, 16 in turns, and their sums meet in shared memory. In the backward product features
+// are the rows, and all columns are the same image.
 // Weights that stay in shared memory are read by ldmatrix, both ways (those of tf32 backward one by
 // one); others come from a packed copy in device memory, a copy by features and one by outputs. Of
 // tf32 a lane reads four neighbours of them at once: which products of 16 are its own is its choice.
@@ -23,125 +23,169 @@ struct LinearLayer {
     static constexpr bool WIDE = F::BYTES == 4;
     static constexpr int O = Linear::O, WIDTH = Linear::WIDTH, IMAGES = int(P::IMAGES);
     static constexpr int WARPS = int(P::THREADS) / 32;
-    static constexpr int O_TILES = (O + 7) / 8, NT = O_TILES < 8 ? O_TILES : 8;
-    static constexpr int SUMS = O_TILES * 8;  // of an image and warp
+    static constexpr int SUMS = (O + 7) / 8 * 8;  // of an image and warp
+    static constexpr int BLOCKS = 16 / F::CHANNELS;  // of 16 bytes, that 16 features are
     static constexpr int PLANE = Linear::PIXELS * F::CHANNELS;
     template <bool SHARED>
     using Sixteens = FeatureVectors<P, SHARED, WIDTH / PLANE, F::CHANNELS, 16, WIDTH / 16>;
     using Own = Sixteens<(J == 0 && P::CLUSTER > 1)>;
 
+    // Of the forward product: tiles of 16 outputs at a time, vectors of 16 features that are read at
+    // once, and sums that are made apart so that no product waits for the one before.
+    static constexpr int O_TILES = (O + 15) / 16, MT = O_TILES < 4 ? O_TILES : 4;
+    static constexpr int PER = WIDE ? 1 : 2, CHAINS = MT == 1 ? 4 : MT == 2 ? 2 : 1;
+    using Sums = f32[CHAINS][MT][4];
+
     // Sums of each warp, [warp][image][SUMS], and the features as they are kept for the weight's
     // gradient.
     __device__ static void forward(Bytes* shared, const Bytes* packed, Bytes* kept, i64 first,
                                    i64 n) {
-        const int lane = fresh_lane(), warp = threadIdx.x / 32;
-        const int image = lane / 4 < IMAGES ? lane / 4 : 0;
-        const Bytes* x = region<P>(shared, image) + Linear::X;
-        f32* sums = &at<f32>(shared + int(P::SUMS_AT));
-        for (int tile = 0; tile < O_TILES; tile += NT) {
-            Tiles<1, NT> acc;
-            clear(acc);
-            // Rows behind the last image repeat the first; what they give is not used.
-            const auto multiply = [&](int i) {
-                const int step = Own::vector(i);
-                if constexpr (WIDE)
-                    multiply_wide(acc[0], x, shared, packed, step, tile, lane);
-                else
-                    multiply_narrow(acc[0], x, shared, packed, step, tile, lane);
-            };
-            constexpr int STEPS = Own::COUNT, ROUNDS = STEPS / WARPS, UNROLL = NT <= 2 ? 8 : NT <= 4 ? 4 : 2;
-#pragma unroll UNROLL
-            for (int round = 0; round < ROUNDS; ++round) multiply(round * WARPS + warp);
-            if (warp < STEPS % WARPS) multiply(ROUNDS * WARPS + warp);
-            if (lane / 4 < IMAGES)
+        static_assert(IMAGES <= 8);
+        if (kept != nullptr) keep_features(shared, kept, first, n);
+        const u32 lane = fresh_lane();
+        const int warp = threadIdx.x / 32;
+        constexpr int AT_ONCE = PER * WARPS, ROUNDS = Own::COUNT / AT_ONCE;
+        constexpr int SIDE = CHAINS == 4 ? 2 : 1, PAIRS = ROUNDS / SIDE;
+        constexpr int UNROLL = MT > 2 ? 1 : SIDE * PAIRS <= 12 ? PAIRS : 4;
+        for (int tile = 0; tile < O_TILES; tile += MT) {
+            Sums acc;
 #pragma unroll
-                for (int j = 0; j < NT; ++j)
-                    if (tile + j < O_TILES)
-                        *reinterpret_cast<float2*>(sums + (warp * IMAGES + image) * SUMS +
-                                                   (tile + j) * 8 + lane % 4 * 2) =
-                            make_float2(acc[0][j][0], acc[0][j][1]);
+            for (int chain = 0; chain < CHAINS; ++chain) clear_sums(acc[chain]);
+#pragma unroll UNROLL
+            for (int pair = 0; pair < PAIRS; ++pair)
+#pragma unroll
+                for (int side = 0; side < SIDE; ++side)
+                    multiply<true>(acc, shared, packed, pair * SIDE + side, side, tile, lane, warp);
+            if constexpr (SIDE * PAIRS < ROUNDS)
+                multiply<true>(acc, shared, packed, ROUNDS - 1, 0, tile, lane, warp);
+            if constexpr (Own::COUNT % AT_ONCE != 0)
+                if (ROUNDS * AT_ONCE + warp < Own::COUNT)
+                    multiply<false>(acc, shared, packed, ROUNDS, 0, tile, lane, warp);
+#pragma unroll
+            for (int m = 0; m < MT; ++m)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) store(acc, shared, tile, m, e, lane, warp);
         }
-        if (kept == nullptr) return;
-        constexpr int PARTS = WIDTH / F::CHANNELS;  // of 16 bytes
-        for (int i = threadIdx.x; i < IMAGES * PARTS; i += int(P::THREADS)) {
-            const int from = i / PARTS, part = i % PARTS;
-            const bool keeps =
-                J > 0 || keeps_pixel<P>(part % Linear::PIXELS, part * F::CHANNELS >= PADDED);
-            if (keeps && first + from < n)
-                at<uint4>(kept + 16 * ((first + from) * PARTS + part)) =
-                    at<uint4>(region<P>(shared, from) + Linear::X + 16 * part);
+    }
+
+    // Sum `e` of a lane: of an output and an image.
+    __device__ __forceinline__ static void store(const Sums& acc, Bytes* shared, int tile, int m,
+                                                 int e, u32 lane, int warp) {
+        const int image = 2 * (lane % 4) + e % 2;
+        const int output = (tile + m) * 16 + e / 2 * 8 + lane / 4;
+        if (e % 2 >= IMAGES) return;
+        f32 total = acc[0][m][e];
+#pragma unroll
+        for (int chain = 1; chain < CHAINS; ++chain) total += acc[chain][m][e];
+        if (image < IMAGES && output < SUMS)
+            (&at<f32>(shared + int(P::SUMS_AT)))[(warp * IMAGES + image) * SUMS + output] = total;
+    }
+    __device__ __forceinline__ static void clear_sums(f32 (&sums)[MT][4]) {
+#pragma unroll
+        for (int m = 0; m < MT; ++m)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums[m][e] = 0.0f;
+    }
+
+    // PER vectors of features for each warp; if not ALL of them are there, those that are.
+    template <bool ALL>
+    __device__ __forceinline__ static void multiply(Sums& acc, Bytes* shared,
+                                                    const Bytes* packed, int round, int side,
+                                                    int tile, u32 lane, int warp) {
+        int vector[PER];
+        bool there[PER];
+#pragma unroll
+        for (int i = 0; i < PER; ++i) {
+            const int begin = (round * PER + i) * WARPS;
+            there[i] = ALL || begin + warp < Own::COUNT;
+            vector[i] = there[i] ? Own::template vector<WARPS>(begin, warp) : vector[0];
+        }
+        u32 b[2][2];
+        load_features(b, shared, vector, lane);
+#pragma unroll
+        for (int m = 0; m < MT; ++m) {
+            u32 a[2][4];
+            load_weights(a, shared, packed, vector, tile + m, lane);
+#pragma unroll
+            for (int half = 0; half < 2; ++half)
+                if (ALL || there[half % PER])
+                    F::multiply(acc[(2 * side + half) % CHAINS][m], a[half], b[half]);
+        }
+    }
+
+    // A lane's part of the features of two steps. Columns behind the last image repeat the first;
+    // what they give is not used.
+    __device__ __forceinline__ static void load_features(u32 (&b)[2][2], Bytes* shared,
+                                                         const int (&vector)[PER], u32 lane) {
+        constexpr bool ROWS = !WIDE || Linear::RESIDENT;  // ldmatrix gives a lane its own
+        const u32 image = ROWS ? lane % 8 : lane / 4;
+        const Bytes* x = region<P>(shared, image < IMAGES ? image : 0) + Linear::X;
+        if constexpr (ROWS) {
+            // In this order the first lines do not depend on the round.
+            x += 16 * (lane / 8 % BLOCKS);
+            x += 16 * BLOCKS * int(lane / 16) * (vector[PER - 1] - vector[0]);
+            u32 four[4];
+            ldmatrix_x4(four, x + 16 * BLOCKS * vector[0]);
+            b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
+        } else {
+            const uint4 four = at<uint4>(x + 64 * vector[0] + 16 * (lane % 4));
+            b[0][0] = four.x, b[0][1] = four.y, b[1][0] = four.z, b[1][1] = four.w;
+        }
+    }
+
+    // Its part of their weights. Outputs that are not there take another's; what they give is not
+    // used.
+    __device__ __forceinline__ static void load_weights(u32 (&a)[2][4], const Bytes* shared,
+                                                        const Bytes* packed,
+                                                        const int (&vector)[PER], int tile,
+                                                        u32 lane) {
+        const auto place = [&](int block, int output) {  // from the first, in 16 bytes
+            return i64(block) * O + (output < O ? output : O - 1);
+        };
+        const Bytes* from = packed + Linear::PACKED;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int block = BLOCKS * vector[half % PER] + (WIDE ? 2 * half : 0);
+            if constexpr (Linear::RESIDENT) {
+                ldmatrix_x4(a[half], shared + Linear::FRAGMENTS +
+                                         16 * int(place(block + lane / 16,
+                                                        tile * 16 + lane % 16)));
+            } else if constexpr (!WIDE) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    a[half][i] = at<u32>(from + 4 * (lane % 4) +
+                                         16 * place(block + i / 2,
+                                                    tile * 16 + i % 2 * 8 + lane / 4));
+            } else {
+                const uint4 four = at<uint4>(from + 16 * place(BLOCKS * vector[0] + lane % 4,
+                                                               tile * 16 + half * 8 + lane / 4));
+                a[0][half] = four.x, a[0][2 + half] = four.y;
+                a[1][half] = four.z, a[1][2 + half] = four.w;
+            }
+        }
+    }
+
+    // The features of the block's images, as they lie, to where those of all images are kept.
+    __device__ __forceinline__ static void keep_features(Bytes* shared, Bytes* kept, i64 first,
+                                                         i64 n) {
+        constexpr int PARTS = WIDTH / F::CHANNELS, THREADS = int(P::THREADS);  // of 16 bytes
+        constexpr int ROUNDS = (PARTS + THREADS - 1) / THREADS, UNROLL = ROUNDS <= 2 ? ROUNDS : 1;
+#pragma unroll 1
+        for (int image = 0; image < IMAGES; ++image) {
+            if (IMAGES > 1 && first + image >= n) return;
+            const Bytes* from = region<P>(shared, image) + Linear::X;
+            Bytes* to = kept + 16 * PARTS * (first + image);
+#pragma unroll UNROLL
+            for (int round = 0; round < ROUNDS; ++round) {
+                const u32 part = round * THREADS + threadIdx.x;
+                if (part >= PARTS) break;
+                if (J > 0 || keeps_pixel<P>(part % Linear::PIXELS, part * F::CHANNELS >= PADDED))
+                    at<uint4>(to + 16 * part) = at<uint4>(from + 16 * part);
+            }
         }
     }
     // Features with the padding of their planes.
     static constexpr int PADDED = (Linear::C + F::CHANNELS - 1) / F::CHANNELS * PLANE;
-
-    // 16 features of bfloat16.
-    __device__ __forceinline__ static void multiply_narrow(f32 (&sum)[NT][4], const Bytes* x,
-                                                           const Bytes* shared,
-                                                           const Bytes* packed, int step, int tile,
-                                                           int lane) {
-        const Bytes* own = x + 32 * step + 4 * (lane % 4);
-        const u32 a[4] = {at<u32>(own), 0u, at<u32>(own + 16), 0u};
-        u32 b[NT][2];
-        load_forward(b, shared, packed, step, tile, lane);
-#pragma unroll
-        for (int j = 0; j < NT; ++j) F::multiply(sum[j], a, b[j]);
-    }
-
-    // 16 features of tf32, in two steps.
-    __device__ __forceinline__ static void multiply_wide(f32 (&sum)[NT][4], const Bytes* x,
-                                                         const Bytes* shared, const Bytes* packed,
-                                                         int step, int tile, int lane) {
-        if constexpr (Linear::RESIDENT) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half)
-                multiply_narrow(sum, x, shared, packed, 2 * step + half, tile, lane);
-        } else {
-            const uint4 four = at<uint4>(x + 64 * step + 16 * (lane % 4));
-            const u32 a[2][4] = {{four.x, 0u, four.y, 0u}, {four.z, 0u, four.w, 0u}};
-            uint4 weight[NT];
-#pragma unroll
-            for (int j = 0; j < NT; ++j) {
-                int output = (tile + j) * 8 + lane / 4;
-                output = output < O ? output : O - 1;
-                weight[j] = at<uint4>(packed + Linear::PACKED +
-                                      16 * (i64(4 * step + lane % 4) * O + output));
-            }
-#pragma unroll
-            for (int j = 0; j < NT; ++j) {
-                const u32 b[2][2] = {{weight[j].x, weight[j].y}, {weight[j].z, weight[j].w}};
-                F::multiply(sum[j], a[0], b[0]);
-                F::multiply(sum[j], a[1], b[1]);
-            }
-        }
-    }
-
-    // Outputs that are not there take another's weights; what they give is not used.
-    __device__ __forceinline__ static void load_forward(u32 (&b)[NT][2], const Bytes* shared,
-                                                        const Bytes* packed, int step, int tile,
-                                                        int lane) {
-        if constexpr (Linear::RESIDENT) {
-#pragma unroll
-            for (int j = 0; j < NT; j += 2) {
-                int output = (tile + j + lane / 16) * 8 + lane % 8;
-                output = output < O ? output : O - 1;
-                u32 four[4];
-                ldmatrix_x4(four, shared + Linear::FRAGMENTS +
-                                      16 * ((2 * step + lane / 8 % 2) * O + output));
-                b[j][0] = four[0], b[j][1] = four[1];
-                if (j + 1 < NT) b[j + 1][0] = four[2], b[j + 1][1] = four[3];
-            }
-        } else {
-#pragma unroll
-            for (int j = 0; j < NT; ++j) {
-                int output = (tile + j) * 8 + lane / 4;
-                output = output < O ? output : O - 1;
-                const Bytes* from = packed + Linear::PACKED + 16 * (i64(2 * step) * O + output);
-                b[j][0] = at<u32>(from + 4 * (lane % 4));
-                b[j][1] = at<u32>(from + 16 * O + 4 * (lane % 4));
-            }
-        }
-    }
 
     // Output `o` of an image, from the warps' sums in their order.
     __device__ __forceinline__ static f32 output(const Bytes* shared, const f32* bias, int image,
@@ -199,12 +243,14 @@ struct LinearLayer {
 #pragma unroll
             for (int step = 0; step < DEPTH; ++step) load_gradient(dy[step], map, step, lane);
         for (int unit = warp; unit < UNITS; unit += WARPS) {
+            const auto vector = [&](int i) {
+                if constexpr (WHOLE) return Own::template vector<AT_ONCE>(unit * AT_ONCE, i);
+                const int own = unit * AT_ONCE + i;
+                return Own::vector(own < Own::COUNT ? own : Own::COUNT - 1);
+            };
             int tile[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
-                const int own = unit * AT_ONCE + i;
-                tile[i] = Own::vector(WHOLE || own < Own::COUNT ? own : Own::COUNT - 1);
-            }
+            for (int i = 0; i < AT_ONCE; ++i) tile[i] = vector(i);
             f32 acc[AT_ONCE][4];
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
@@ -239,9 +285,8 @@ struct LinearLayer {
             const f32 got =
                 __shfl_xor_sync(0xffffffffu, choose(odd_row, mine[0], mine[1]), 4);
             const f32 even = choose(odd_row, got, mine[0]), odd = choose(odd_row, mine[1], got);
-            const int own = unit * AT_ONCE + (lane & 3);
-            const int feature = Own::vector(own) * 16 + 2 * odd_row + 2 * (lane / 8);
-            if (WHOLE || own < Own::COUNT)
+            const int feature = vector(lane & 3) * 16 + 2 * odd_row + 2 * (lane / 8);
+            if (WHOLE || unit * AT_ONCE + (lane & 3) < Own::COUNT)
                 hand_back(map, counter, first, feature, lane, even, odd);
         }
     }
