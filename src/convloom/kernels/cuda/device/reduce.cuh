@@ -21,6 +21,24 @@ __device__ __forceinline__ T lanes_sum(T value) {
     return value;
 }
 
+// `value` of LANES neighbouring lanes, a power of two, combined two by two, on each. Each step takes
+// in four lanes at once, if as many are left, so that half as many wait for the one before.
+template <int LANES, class T, class Combine>
+__device__ __forceinline__ T lanes_combined(T value, const Combine& combine) {
+#pragma unroll
+    for (int bit = 1; bit < LANES; bit *= 4) {
+        const T next = __shfl_xor_sync(0xffffffffu, value, bit);
+        if (2 * bit < LANES) {
+            const T third = __shfl_xor_sync(0xffffffffu, value, 2 * bit);
+            const T fourth = __shfl_xor_sync(0xffffffffu, value, 3 * bit);
+            value = combine(combine(value, next), combine(third, fourth));
+        } else {
+            value = combine(value, next);
+        }
+    }
+    return value;
+}
+
 // The lanes that share a row of `count` elements: a power of two up to 32.
 __host__ __device__ constexpr int row_lanes(long long count) {
     int lanes = 1;

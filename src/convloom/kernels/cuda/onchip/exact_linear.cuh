@@ -68,17 +68,18 @@ struct ExactLinear {
         }
     }
 
-    __device__ __forceinline__ static f32 output(const Bytes* shared, const f32* bias, int,
-                                                 int o) {
+    // As LinearLayer::part.
+    template <int SHARES>
+    __device__ __forceinline__ static f32 part(const Bytes* shared, int, int o, int share) {
         const f32* sums = &at<f32>(shared + int(P::SUMS_AT)) + o;
-        const f32 total = sum_of_blocks<P, J, PARTS>(sums, O);
-        return Linear::BIAS ? total + bias[o] : total;
+        return sum_of_blocks<P, J, PARTS, SHARES>(sums, O, share);
     }
 
     __device__ static void hand_on(Bytes* shared, const f32* bias, const u64* counter, i64 first) {
         using Next = LinearStage<P, J + 1>;
         for (int o = threadIdx.x; o < O; o += int(P::THREADS)) {
-            f32 y = output(shared, bias, 0, o);
+            f32 y = part<1>(shared, 0, o, 0);
+            if constexpr (Linear::BIAS) y += bias[o];
             y = activated<Linear>(y);
             if constexpr (Linear::DROPOUT)
                 y *= LinearLayer<P, J>::factor(counter, first * O + o);

@@ -15,20 +15,27 @@ __device__ __forceinline__ bool own_row(int row) {
     }
 }
 
-// A sum of COUNT parts, STEP apart from one another in shared memory; of layer 0 of a cluster's blocks
-// together, in their order.
-template <class P, int J, int COUNT>
-__device__ __forceinline__ f32 sum_of_blocks(const f32* parts, int step) {
-    f32 total = 0.0f;
-    if constexpr (J == 0 && P::CLUSTER > 1) {
+// A sum of COUNT parts, `step` apart from one another in shared memory; of layer 0 of a cluster's
+// blocks together, in their order. Or of these the `share`-th of SHARES shares.
+template <class P, int J, int COUNT, int SHARES = 1>
+__device__ __forceinline__ f32 sum_of_blocks(const f32* parts, int step, int share = 0) {
+    constexpr bool SEVERAL = J == 0 && P::CLUSTER > 1;
+    constexpr int ALL = SEVERAL ? COUNT * int(P::SPLIT) : COUNT, EACH = (ALL + SHARES - 1) / SHARES;
+    f32 part[EACH];
 #pragma unroll
-        for (int rank = 0; rank < int(P::SPLIT); ++rank)
-#pragma unroll
-            for (int i = 0; i < COUNT; ++i) total += cluster_read(parts + i * step, rank);
-    } else {
-#pragma unroll
-        for (int i = 0; i < COUNT; ++i) total += parts[i * step];
+    for (int i = 0; i < EACH; ++i) {
+        const int at = share * EACH + i;
+        const bool there = ALL % SHARES == 0 || at < ALL;
+        if constexpr (!SEVERAL)
+            part[i] = there ? parts[at * step] : 0.0f;
+        else if constexpr (EACH == COUNT)
+            part[i] = cluster_read(parts + i * step, share);
+        else
+            part[i] = there ? cluster_read(parts + at % COUNT * step, at / COUNT) : 0.0f;
     }
+    f32 total = part[0];
+#pragma unroll
+    for (int i = 1; i < EACH; ++i) total += part[i];
     return total;
 }
 

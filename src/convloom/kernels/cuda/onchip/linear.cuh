@@ -187,12 +187,12 @@ struct LinearLayer {
     // Features with the padding of their planes.
     static constexpr int PADDED = (Linear::C + F::CHANNELS - 1) / F::CHANNELS * PLANE;
 
-    // Output `o` of an image, from the warps' sums in their order.
-    __device__ __forceinline__ static f32 output(const Bytes* shared, const f32* bias, int image,
-                                                 int o) {
+    // Output `o` of an image but for its bias, from the warps' sums in their order; or of these the
+    // `share`-th of SHARES shares.
+    template <int SHARES>
+    __device__ __forceinline__ static f32 part(const Bytes* shared, int image, int o, int share) {
         const f32* sums = &at<f32>(shared + int(P::SUMS_AT)) + image * SUMS + o;
-        const f32 total = sum_of_blocks<P, J, WARPS>(sums, IMAGES * SUMS);
-        return Linear::BIAS ? total + bias[o] : total;
+        return sum_of_blocks<P, J, WARPS, SHARES>(sums, IMAGES * SUMS, share);
     }
 
     // Outputs become the features of the next layer: activated, some of them dropped.
@@ -200,7 +200,8 @@ struct LinearLayer {
         using Next = LinearStage<P, J + 1>;
         for (int i = threadIdx.x; i < IMAGES * O; i += int(P::THREADS)) {
             const int image = i / O, o = i % O;
-            f32 y = output(shared, bias, image, o);
+            f32 y = part<1>(shared, image, o, 0);
+            if constexpr (Linear::BIAS) y += bias[o];
             y = activated<Linear>(y);
             if constexpr (Linear::DROPOUT) y *= factor(counter, (first + image) * O + o);
             at<Number>(region<P>(shared, image) + Next::X + F::BYTES * o) = F::of(y);

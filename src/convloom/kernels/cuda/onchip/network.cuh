@@ -394,11 +394,14 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
         if constexpr (P::CONVS == 0) cp_async_wait_all();
         if constexpr (P::CONVS == 0) __syncthreads();
         Linears<P, 0>::forward(work, turn.now());
-        Loss<P>::run(shared, work.template bias<Last, int(P::CONVS + P::LINEARS) - 1>(), batch,
-                     turn.now(), label);
+        const typename Loss<P>::Image image(
+            shared, work.template bias<Last, int(P::CONVS + P::LINEARS) - 1>(), label);
+        if constexpr (!Loss<P>::LATER) Loss<P>::tell(image, batch, turn.now());
         if constexpr (P::MODE == 2) {
+            Loss<P>::derive(shared, image, batch, turn.now());
             Linears<P, int(P::LINEARS) - 1>::were_read();
             Linears<P, 0>::backward(work, turn.now());
+            if constexpr (Loss<P>::LATER) Loss<P>::tell(image, batch, turn.now());
             convs.backward(work, buffer);
             Linears<P, 0>::may_write();
         }
