@@ -27,14 +27,17 @@ __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// The number that lies at `own`, in the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ float cluster_read(const float* own, int rank) {
+// The i-th number from `own` on, in the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ float cluster_read(const float* own, int rank, int i = 0) {
     unsigned address;
     float value;
     asm("mapa.shared::cluster.u32 %0, %1, %2;"
         : "=r"(address)
         : "r"(shared_address(own)), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];"
+                 : "=f"(value)
+                 : "r"(address + 4u * unsigned(i))
+                 : "memory");
     return value;
 }
 
@@ -44,6 +47,9 @@ __device__ __forceinline__ float cluster_read(const float* own, int rank) {
 __device__ __forceinline__ void cluster_barrier() { __trap(); }
 __device__ __forceinline__ void cluster_arrive() { __trap(); }
 __device__ __forceinline__ void cluster_wait() { __trap(); }
-__device__ __forceinline__ float cluster_read(const float*, int) { __trap(); return 0.0f; }
+__device__ __forceinline__ float cluster_read(const float*, int, int = 0) {
+    __trap();
+    return 0.0f;
+}
 
 #endif

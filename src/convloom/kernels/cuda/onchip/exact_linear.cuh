@@ -38,8 +38,7 @@ struct ExactLinear {
     using Own = Vectors<(J == 0 && P::CLUSTER > 1)>;
     static constexpr int PARTS = best_parts(O, WARPS), EACH = (Own::COUNT + PARTS - 1) / PARTS;
 
-    __device__ static void forward(Bytes* shared, const Bytes* weights, Bytes* kept, i64 first,
-                                   i64) {
+    __device__ static void forward(Bytes* shared, const Bytes* weights) {
         const int lane = fresh_lane(), warp = threadIdx.x / 32;
         const f32* w = &at<f32>(weights);
         const f32* x = &at<f32>(region<P>(shared, 0) + Linear::X);
@@ -60,8 +59,14 @@ struct ExactLinear {
             sum = warp_sum(sum);
             if (lane == 0) sums[unit] = sum;
         }
-        if (kept == nullptr) return;
-        for (int i = threadIdx.x; i < Linear::WIDTH; i += int(P::THREADS)) {
+    }
+
+    // As LinearLayer::keep_features.
+    template <int THREADS>
+    __device__ __forceinline__ static void keep_features(Bytes* shared, Bytes* kept, i64 first,
+                                                         i64, int thread) {
+        const f32* x = &at<f32>(region<P>(shared, 0) + Linear::X);
+        for (int i = thread; i < Linear::WIDTH; i += THREADS) {
             const int pixel = BY_CHANNEL ? i % PIXELS : i / FILTERS;
             if (J > 0 || keeps_pixel<P>(pixel, i >= I))
                 (&at<f32>(kept))[first * Linear::WIDTH + i] = x[i];
@@ -133,7 +138,7 @@ struct ExactLinear {
         }
     }
 
-    __device__ static void keep(Bytes* shared, Bytes* kept, i64 first, i64) {
+    __device__ static void keep_gradients(Bytes* shared, Bytes* kept, i64 first, i64) {
         for (int o = threadIdx.x; o < Linear::OUT; o += int(P::THREADS))
             (&at<f32>(kept))[first * Linear::OUT + o] =
                 (&at<f32>(region<P>(shared, 0) + Linear::DY))[o];

@@ -29,9 +29,9 @@ __device__ __forceinline__ f32 sum_of_blocks(const f32* parts, int step, int sha
         if constexpr (!SEVERAL)
             part[i] = there ? parts[at * step] : 0.0f;
         else if constexpr (EACH == COUNT)
-            part[i] = cluster_read(parts + i * step, share);
+            part[i] = cluster_read(parts, share, i * step);
         else
-            part[i] = there ? cluster_read(parts + at % COUNT * step, at / COUNT) : 0.0f;
+            part[i] = there ? cluster_read(parts, at / COUNT, at % COUNT * step) : 0.0f;
     }
     f32 total = part[0];
 #pragma unroll
@@ -81,6 +81,17 @@ struct FeatureVectors {
             return VECTORS;
     }
     static constexpr int COUNT = count();
+
+    // Whether each block's are all its own, and none holds one of another's.
+    __host__ __device__ static constexpr bool alone() {
+        if (SHARED && P::SPLIT > 1 && !PARTED) return false;
+        for (int rank = 0; PARTED && rank < int(P::SPLIT); ++rank) {
+            const Rows rows = Own::handed_on(rank), own = of_run(rank);
+            if (rows.begin * ROW % WIDE != 0 || own.end - own.begin != most()) return false;
+        }
+        return true;
+    }
+    static constexpr bool ALONE = alone();
 
     // The one `offset` < STEP behind the `first`, a multiple of STEP: within a run, if runs have a
     // multiple of STEP.

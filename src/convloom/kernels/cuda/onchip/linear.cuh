@@ -36,12 +36,9 @@ struct LinearLayer {
     static constexpr int PER = WIDE ? 1 : 2, CHAINS = MT == 1 ? 4 : MT == 2 ? 2 : 1;
     using Sums = f32[CHAINS][MT][4];
 
-    // Sums of each warp, [warp][image][SUMS], and the features as they are kept for the weight's
-    // gradient.
-    __device__ static void forward(Bytes* shared, const Bytes* packed, Bytes* kept, i64 first,
-                                   i64 n) {
+    // Sums of each warp, [warp][image][SUMS].
+    __device__ static void forward(Bytes* shared, const Bytes* packed) {
         static_assert(IMAGES <= 8);
-        if (kept != nullptr) keep_features(shared, kept, first, n);
         const u32 lane = fresh_lane();
         const int warp = threadIdx.x / 32;
         constexpr int AT_ONCE = PER * WARPS, ROUNDS = Own::COUNT / AT_ONCE;
@@ -165,10 +162,12 @@ struct LinearLayer {
         }
     }
 
-    // The features of the block's images, as they lie, to where those of all images are kept.
+    // The features of the block's images, as they lie, to where those of all images are kept for the
+    // weight's gradient; by THREADS threads, of which this is number `thread`.
+    template <int THREADS>
     __device__ __forceinline__ static void keep_features(Bytes* shared, Bytes* kept, i64 first,
-                                                         i64 n) {
-        constexpr int PARTS = WIDTH / F::CHANNELS, THREADS = int(P::THREADS);  // of 16 bytes
+                                                         i64 n, u32 thread) {
+        constexpr int PARTS = WIDTH / F::CHANNELS;  // of 16 bytes
         constexpr int ROUNDS = (PARTS + THREADS - 1) / THREADS, UNROLL = ROUNDS <= 2 ? ROUNDS : 1;
 #pragma unroll 1
         for (int image = 0; image < IMAGES; ++image) {
@@ -177,7 +176,7 @@ struct LinearLayer {
             Bytes* to = kept + 16 * PARTS * (first + image);
 #pragma unroll UNROLL
             for (int round = 0; round < ROUNDS; ++round) {
-                const u32 part = round * THREADS + threadIdx.x;
+                const u32 part = round * THREADS + thread;
                 if (part >= PARTS) break;
                 if (J > 0 || keeps_pixel<P>(part % Linear::PIXELS, part * F::CHANNELS >= PADDED))
                     at<uint4>(to + 16 * part) = at<uint4>(from + 16 * part);
@@ -232,7 +231,8 @@ struct LinearLayer {
     __device__ static void backward(Bytes* shared, const Bytes* packed, const u64* counter,
                                     i64 first) {
         static_assert(IMAGES == 1);
-        const int lane = fresh_lane(), warp = threadIdx.x / 32;
+        const u32 lane = fresh_lane();
+        const int warp = threadIdx.x / 32;
         constexpr int DEPTH = Linear::OUT / 16, AT_ONCE = 4;
         constexpr bool KEEPS = DEPTH <= 2;  // the gradients of the outputs, in registers
         using Own = Sixteens<J == 0>;
@@ -286,15 +286,15 @@ struct LinearLayer {
             const f32 got =
                 __shfl_xor_sync(0xffffffffu, choose(odd_row, mine[0], mine[1]), 4);
             const f32 even = choose(odd_row, got, mine[0]), odd = choose(odd_row, mine[1], got);
-            const int feature = vector(lane & 3) * 16 + 2 * odd_row + 2 * (lane / 8);
-            if (WHOLE || unit * AT_ONCE + (lane & 3) < Own::COUNT)
+            const int feature = vector(lane % 4) * 16 + 2 * odd_row + 2 * int(lane / 8);
+            if (WHOLE || unit * AT_ONCE + int(lane % 4) < Own::COUNT)
                 hand_back(map, counter, first, feature, lane, even, odd);
         }
     }
 
     // A lane's part of the gradients of 16 outputs: the same in all columns.
     __device__ __forceinline__ static void load_gradient(u32 (&b)[WIDE ? 4 : 2], const Bytes* map,
-                                                         int step, int lane) {
+                                                         int step, u32 lane) {
         const Bytes* dy = map + Linear::DY + 16 * F::BYTES * step;
         if constexpr (WIDE) {
             const uint4 four = at<uint4>(dy + 16 * (lane % 4));
@@ -308,7 +308,7 @@ struct LinearLayer {
     // Its part of the weights of 16 features for them, of tf32 for two steps of products.
     __device__ __forceinline__ static void load_backward(u32 (&a)[WIDE ? 2 : 1][4],
                                                          const Bytes* shared, const Bytes* packed,
-                                                         int step, int tile, int lane) {
+                                                         int step, int tile, u32 lane) {
         if constexpr (WIDE) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -359,7 +359,8 @@ struct LinearLayer {
             using Conv = typename Last::Conv;
             const u32 pixel = u32(feature) / F::CHANNELS, row = pixel / Conv::YW;
             const u32 plane = row / Conv::YH, part = u32(feature) % F::CHANNELS;
-            if ((PADDED == WIDTH || plane < Conv::KP) && own_row<P>(row - plane * Conv::YH))
+            constexpr bool PAD = PADDED < WIDTH, MIXED = !Sixteens<true>::ALONE;
+            if ((!PAD || plane < Conv::KP) && (!MIXED || own_row<P>(row - plane * Conv::YH)))
                 Last::put(map,
                           int(plane) * (Conv::DYPLANE - Last::CELLS * Conv::YH * Last::ROW) +
                               int(row) * Last::CELLS * (Last::ROW - Conv::YW * Last::COL) +
@@ -385,16 +386,16 @@ struct LinearLayer {
     }
 
     // Keep the gradients of the outputs for the weight's gradient.
-    __device__ static void keep(Bytes* shared, Bytes* kept, i64 first, i64 n) {
-        constexpr int PARTS = Linear::OUT / F::CHANNELS;
-        // The last warp: the first has had the loss.
-#pragma unroll 1
-        for (int i = int(P::THREADS) - 1 - int(threadIdx.x); i < IMAGES * PARTS;
-             i += int(P::THREADS)) {
-            const int image = i / PARTS, part = i % PARTS;
-            if (first + image < n)
-                at<uint4>(kept + 16 * ((first + image) * PARTS + part)) =
-                    at<uint4>(region<P>(shared, image) + Linear::DY + 16 * part);
+    __device__ static void keep_gradients(Bytes* shared, Bytes* kept, i64 first, i64 n) {
+        constexpr int PARTS = Linear::OUT / F::CHANNELS, THREADS = int(P::THREADS);
+#pragma unroll
+        for (int i = 0; i < IMAGES * PARTS; i += THREADS) {
+            const int part = i + int(threadIdx.x);
+            if (part >= IMAGES * PARTS) return;
+            const int image = part / PARTS;
+            if (IMAGES == 1 || first + image < n)
+                at<uint4>(kept + 16 * (first * PARTS + part)) =
+                    at<uint4>(region<P>(shared, image) + Linear::DY + 16 * (part % PARTS));
         }
     }
 };

@@ -154,8 +154,7 @@ struct Linears {
 
     __device__ __forceinline__ static void forward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
-            Layer::forward(work.shared, work.template matrix<Linear>(),
-                           work.template features<Linear>(), first, work.n);
+            Layer::forward(work.shared, work.template matrix<Linear>());
             if constexpr (J == 0)
                 meet_blocks<P>();
             else
@@ -181,11 +180,22 @@ struct Linears {
     __device__ __forceinline__ static void may_write() {
         if constexpr (LinearStage<P, 0>::LAST) meet_readers<P>();
     }
+    // Keep the features of all layers, while some warps derive the gradient of the loss.
+    __device__ __forceinline__ static void keep(const Work<P>& work, i64 first) {
+        constexpr int DERIVE = 32 * int(P::IMAGES), THREADS = int(P::THREADS) - DERIVE;
+        if constexpr (THERE) {
+            Bytes* kept = work.template features<Linear>();
+            if (kept != nullptr && threadIdx.x >= DERIVE)
+                Layer::template keep_features<THREADS>(work.shared, kept, first, work.n,
+                                                       threadIdx.x - DERIVE);
+            Linears<P, J + 1>::keep(work, first);
+        }
+    }
     __device__ __forceinline__ static void backward(const Work<P>& work, i64 first) {
         if constexpr (THERE) {
             Linears<P, J + 1>::backward(work, first);
             if (leads<P>())
-                Layer::keep(
+                Layer::keep_gradients(
                     work.shared,
                     work.template features<Linear>() + Kit<P>::ELEMENT * work.n * Linear::WIDTH,
                     first, work.n);
@@ -399,6 +409,7 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
         if constexpr (!Loss<P>::LATER) Loss<P>::tell(image, batch, turn.now());
         if constexpr (P::MODE == 2) {
             Loss<P>::derive(shared, image, batch, turn.now());
+            Linears<P, 0>::keep(work, turn.now());
             Linears<P, int(P::LINEARS) - 1>::were_read();
             Linears<P, 0>::backward(work, turn.now());
             if constexpr (Loss<P>::LATER) Loss<P>::tell(image, batch, turn.now());

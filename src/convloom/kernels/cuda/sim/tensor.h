@@ -38,8 +38,8 @@ inline void cluster_barrier(CONVLOOM_SIM_SITE) { convloom_sim_cluster_barrier(fi
 // The whole barrier is at its second half.
 inline void cluster_arrive() {}
 inline void cluster_wait(CONVLOOM_SIM_SITE) { convloom_sim_cluster_barrier(file, line); }
-inline float cluster_read(const float* own, int rank, CONVLOOM_SIM_SITE) {
-    return *static_cast<const float*>(convloom_sim_cluster_place(own, rank, file, line));
+inline float cluster_read(const float* own, int rank, int i = 0, CONVLOOM_SIM_SITE) {
+    return *static_cast<const float*>(convloom_sim_cluster_place(own + i, rank, file, line));
 }
 
 inline int fresh_lane() { return convloom_sim_lane(); }
