@@ -28,12 +28,17 @@ struct ConvGradient {
         put(map,
             plane * Conv::DYPLANE + CELLS * (at * COL + row * (ROW - Conv::YW * COL)) + byte,
             plane * Conv::ZPLANE + 16 * (at + row * (Conv::ZPITCH - Conv::YW)) + byte,
-            8 * (tile * WINDOWS + at) + 2 * (lane % 4), (lane & 16) != 0, even, odd);
+            codes(map, 8 * (tile * WINDOWS + at) + 2 * (lane % 4)), (lane & 16) != 0, even, odd);
     }
 
-    // Those whose gradient, value and codes lie at these places of their maps. Lanes with `right`
-    // begin with the right cells: those of 128 bytes further on, as these are in the same banks.
-    __device__ __forceinline__ static void put(Bytes* map, int dy, int z, int code, bool right,
+    // The codes of two neighbouring channels.
+    __device__ __forceinline__ static u32 codes(const Bytes* map, int place) {
+        return Conv::POOL ? at<u16>(map + Conv::CODE + place) : 0;
+    }
+
+    // Those whose gradient and value lie at these places of their maps. Lanes with `right` begin
+    // with the right cells: those of 128 bytes further on, as these are in the same banks.
+    __device__ __forceinline__ static void put(Bytes* map, int dy, int z, u32 codes, bool right,
                                                f32 even, f32 odd) {
         constexpr bool GATED = Conv::AVERAGE || (Conv::POOL && Conv::ACT == RELU);  // by the codes
         if constexpr (Conv::AVERAGE) {
@@ -53,7 +58,6 @@ struct ConvGradient {
         if constexpr (!Conv::POOL) {
             at<Pair>(place) = gradient;
         } else {
-            const u32 codes = at<u16>(map + Conv::CODE + code);
             // Bits of cells 1 and 0, then 3 and 2, become signs of a word's lower and upper half.
             const u32 upper = codes * 0x800040u, lower = codes * 0x200010u;
             Bytes* other = place + (right ? 0 : COL);

@@ -1,8 +1,8 @@
 // A fully connected layer of the images that a block carries, and the gradient of its input.
 //
-// Outputs are the rows of a tile in the forward product, images (at most 8) its columns; warps share
-// the features, 16 in turns, and their sums meet in shared memory. In the backward product features
-// are the rows, and all columns are the same image.
+// Outputs are the rows of a tile in the forward product, images (at most 8) its columns; warps
+// share the features, 16 in turns, and their sums meet in shared memory. In the backward product
+// features are the rows, and all columns are the same image.
 // Weights that stay in shared memory are read by ldmatrix, both ways (those of tf32 backward one by
 // one); others come from a packed copy in device memory, a copy by features and one by outputs. Of
 // tf32 a lane reads four neighbours of them at once: which products of 16 are its own is its choice.
@@ -30,8 +30,8 @@ struct LinearLayer {
     using Sixteens = FeatureVectors<P, SHARED, WIDTH / PLANE, F::CHANNELS, 16, WIDTH / 16>;
     using Own = Sixteens<(J == 0 && P::CLUSTER > 1)>;
 
-    // Of the forward product: tiles of 16 outputs at a time, vectors of 16 features that are read at
-    // once, and sums that are made apart so that no product waits for the one before.
+    // Of the forward product: tiles of 16 outputs at a time, vectors of 16 features that are read
+    // at once, and sums that are made apart so that no product waits for the one before.
     static constexpr int O_TILES = (O + 15) / 16, MT = O_TILES < 4 ? O_TILES : 4;
     static constexpr int PER = WIDE ? 1 : 2, CHAINS = MT == 1 ? 4 : MT == 2 ? 2 : 1;
     using Sums = f32[CHAINS][MT][4];
@@ -162,8 +162,8 @@ struct LinearLayer {
         }
     }
 
-    // The features of the block's images, as they lie, to where those of all images are kept for the
-    // weight's gradient; by THREADS threads, of which this is number `thread`.
+    // The features of the block's images, as they lie, to where those of all images are kept for
+    // the weight's gradient; by THREADS threads, of which this is number `thread`.
     template <int THREADS>
     __device__ __forceinline__ static void keep_features(Bytes* shared, Bytes* kept, i64 first,
                                                          i64 n, u32 thread) {
@@ -225,6 +225,13 @@ struct LinearLayer {
         return kept ? __uint_as_float(u32(P::LINEAR_SCALE[J])) : 0.0f;
     }
 
+    // Of the backward product: tiles that a unit has, one for each lane of a row; and whether the
+    // gradients of the outputs stay in registers.
+    static constexpr int TILES = 4, DEPTH = Linear::OUT / 16, HALVES = WIDE ? 2 : 1;
+    static constexpr bool KEEPS = DEPTH <= 2;
+    using OwnGradients = Sixteens<J == 0>;
+    using Gradients = u32[KEEPS ? DEPTH : 1][2 * HALVES];
+
     // The gradient of the features, handed to the layer before. Features are the rows of a tile,
     // and all columns are the same image: so the four lanes of a row have the same sums of four
     // tiles, and each keeps those of one.
@@ -233,62 +240,93 @@ struct LinearLayer {
         static_assert(IMAGES == 1);
         const u32 lane = fresh_lane();
         const int warp = threadIdx.x / 32;
-        constexpr int DEPTH = Linear::OUT / 16, AT_ONCE = 4;
-        constexpr bool KEEPS = DEPTH <= 2;  // the gradients of the outputs, in registers
-        using Own = Sixteens<J == 0>;
-        constexpr int UNITS = (Own::COUNT + AT_ONCE - 1) / AT_ONCE;
-        constexpr bool WHOLE = Own::COUNT % AT_ONCE == 0;
-        Bytes* map = region<P>(shared, 0);
-        u32 dy[KEEPS ? DEPTH : 1][WIDE ? 4 : 2];
+        constexpr int UNITS = (OwnGradients::COUNT + TILES - 1) / TILES;
+        constexpr int ROUNDS = UNITS / WARPS, AT_ONCE = KEEPS && !WIDE && ROUNDS > 1 ? 2 : 1;
+        Gradients dy;
         if constexpr (KEEPS)
 #pragma unroll
-            for (int step = 0; step < DEPTH; ++step) load_gradient(dy[step], map, step, lane);
-        for (int unit = warp; unit < UNITS; unit += WARPS) {
-            const auto vector = [&](int i) {
-                if constexpr (WHOLE) return Own::template vector<AT_ONCE>(unit * AT_ONCE, i);
-                const int own = unit * AT_ONCE + i;
-                return Own::vector(own < Own::COUNT ? own : Own::COUNT - 1);
-            };
-            int tile[AT_ONCE];
+            for (int step = 0; step < DEPTH; ++step)
+                load_gradient(dy[step], region<P>(shared, 0), step, lane);
+#pragma unroll 1
+        for (int round = 0; round < ROUNDS / AT_ONCE; ++round)
+            backward_units<AT_ONCE>(shared, packed, counter, first, dy,
+                                    round * AT_ONCE * WARPS + warp, lane);
+#pragma unroll 1
+        for (int unit = ROUNDS / AT_ONCE * AT_ONCE * WARPS + warp; unit < UNITS; unit += WARPS)
+            backward_units<1>(shared, packed, counter, first, dy, unit, lane);
+    }
+
+    // Units WARPS apart, none of which waits for another.
+    template <int AT_ONCE>
+    __device__ __forceinline__ static void backward_units(Bytes* shared, const Bytes* packed,
+                                                          const u64* counter, i64 first,
+                                                          Gradients& dy, int unit, u32 lane) {
+        Bytes* map = region<P>(shared, 0);
+        // Of lanes of neighbouring rows, that of the even one has a pair of the tile's first half.
+        const int odd_row = lane & 4, within = 2 * odd_row + 2 * int(lane / 8);
+        f32 acc[AT_ONCE][TILES][4];
+        int feature[AT_ONCE];
+        Target target[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) tile[i] = vector(i);
-            f32 acc[AT_ONCE][4];
+        for (int i = 0; i < AT_ONCE; ++i) {
+            feature[i] = vector_of(unit + i * WARPS, lane % 4) * 16 + within;
+            target[i] = target_of(map, feature[i],
+                                  (unit + i * WARPS) * TILES + int(lane % 4));
+            multiply_back(acc[i], shared, packed, dy, unit + i * WARPS, lane);
+        }
+        f32 even[AT_ONCE], odd[AT_ONCE];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) acc[i][e] = 0.0f;
-            constexpr int UNROLL = DEPTH < 4 ? DEPTH : 2;
-#pragma unroll UNROLL
-            for (int step = 0; step < DEPTH; ++step) {
-                if constexpr (!KEEPS) load_gradient(dy[0], map, step, lane);
-                u32 a[AT_ONCE][WIDE ? 2 : 1][4];
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i)
-                    load_backward(a[i], shared, packed, step, tile[i], lane);
-#pragma unroll
-                for (int i = 0; i < AT_ONCE; ++i)
-#pragma unroll
-                    for (int half = 0; half < (WIDE ? 2 : 1); ++half) {
-                        const u32(&four)[WIDE ? 4 : 2] = dy[KEEPS ? step : 0];
-                        const u32 b[2] = {four[2 * half], four[2 * half + 1]};
-                        F::multiply(acc[i], a[i][half], b);
-                    }
-            }
+        for (int i = 0; i < AT_ONCE; ++i) {
             // Tile lane % 4, bit by bit: an index would put them into local memory. One of the sums
             // is of the first half of its features, one of the second.
             f32 mine[2];
 #pragma unroll
             for (int e = 0; e < 2; ++e)
-                mine[e] = choose(lane & 2, choose(lane & 1, acc[3][2 * e], acc[2][2 * e]),
-                                 choose(lane & 1, acc[1][2 * e], acc[0][2 * e]));
-            // Lanes of neighbouring rows make pairs of them, that of an even row in the first half.
-            const int odd_row = lane & 4;
-            const f32 got =
-                __shfl_xor_sync(0xffffffffu, choose(odd_row, mine[0], mine[1]), 4);
-            const f32 even = choose(odd_row, got, mine[0]), odd = choose(odd_row, mine[1], got);
-            const int feature = vector(lane % 4) * 16 + 2 * odd_row + 2 * int(lane / 8);
-            if (WHOLE || unit * AT_ONCE + int(lane % 4) < Own::COUNT)
-                hand_back(map, counter, first, feature, lane, even, odd);
+                mine[e] = choose(lane & 2, choose(lane & 1, acc[i][3][2 * e], acc[i][2][2 * e]),
+                                 choose(lane & 1, acc[i][1][2 * e], acc[i][0][2 * e]));
+            const f32 got = __shfl_xor_sync(0xffffffffu, choose(odd_row, mine[0], mine[1]), 4);
+            even[i] = choose(odd_row, got, mine[0]);
+            odd[i] = choose(odd_row, mine[1], got);
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (target[i].there)
+                hand_back(map, counter, first, feature[i], target[i], lane, even[i], odd[i]);
+    }
+
+    // Tile i of a unit; behind the last one, that.
+    __device__ __forceinline__ static int vector_of(int unit, int i) {
+        constexpr int COUNT = OwnGradients::COUNT;
+        if constexpr (COUNT % TILES == 0)
+            return OwnGradients::template vector<TILES>(unit * TILES, i);
+        const int own = unit * TILES + i;
+        return OwnGradients::vector(own < COUNT ? own : COUNT - 1);
+    }
+
+    __device__ __forceinline__ static void multiply_back(f32 (&acc)[TILES][4], const Bytes* shared,
+                                                         const Bytes* packed, Gradients& dy,
+                                                         int unit, u32 lane) {
+#pragma unroll
+        for (int i = 0; i < TILES; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) acc[i][e] = 0.0f;
+        constexpr int UNROLL = DEPTH < 4 ? DEPTH : 2;
+#pragma unroll UNROLL
+        for (int step = 0; step < DEPTH; ++step) {
+            u32(&four)[2 * HALVES] = dy[KEEPS ? step : 0];
+            if constexpr (!KEEPS)
+                load_gradient(four, region<P>(const_cast<Bytes*>(shared), 0), step, lane);
+            u32 a[TILES][HALVES][4];
+#pragma unroll
+            for (int i = 0; i < TILES; ++i)
+                load_backward(a[i], shared, packed, step, vector_of(unit, i), lane);
+#pragma unroll
+            for (int i = 0; i < TILES; ++i)
+#pragma unroll
+                for (int half = 0; half < HALVES; ++half) {
+                    const u32 b[2] = {four[2 * half], four[2 * half + 1]};
+                    F::multiply(acc[i], a[i][half], b);
+                }
         }
     }
 
@@ -351,27 +389,46 @@ struct LinearLayer {
         }
     }
 
-    __device__ __forceinline__ static void hand_back(Bytes* map, const u64* counter, i64 sample,
-                                                     int feature, int lane, f32 even, f32 odd) {
-        if constexpr (J == 0) {
+    // Where the gradient of a pair of features goes, if that is the block's: of layer 0 the place in
+    // its map, with the codes of the window.
+    struct Target {
+        bool there;
+        int dy;
+        u32 codes;
+    };
+    // Of a feature of the block's `vector`-th.
+    __device__ __forceinline__ static Target target_of(const Bytes* map, int feature, int vector) {
+        const bool there = OwnGradients::COUNT % TILES == 0 || vector < OwnGradients::COUNT;
+        if constexpr (J > 0) {
+            return {there && feature < LinearLayer<P, J - 1>::Linear::OUT, 0, 0};
+        } else {
             using Last = ConvGradient<P, int(P::CONVS) - 1>;
-            // Pixels of all planes are counted through, and so are their rows.
             using Conv = typename Last::Conv;
+            // Pixels of all planes are counted through, and so are their rows.
             const u32 pixel = u32(feature) / F::CHANNELS, row = pixel / Conv::YW;
             const u32 plane = row / Conv::YH, part = u32(feature) % F::CHANNELS;
-            constexpr bool PAD = PADDED < WIDTH, MIXED = !Sixteens<true>::ALONE;
-            if ((!PAD || plane < Conv::KP) && (!MIXED || own_row<P>(row - plane * Conv::YH)))
-                Last::put(map,
-                          int(plane) * (Conv::DYPLANE - Last::CELLS * Conv::YH * Last::ROW) +
-                              int(row) * Last::CELLS * (Last::ROW - Conv::YW * Last::COL) +
-                              int(pixel) * Last::CELLS * Last::COL + F::BYTES * part,
-                          F::BYTES * feature,
-                          8 * int(pixel - (plane - plane / Conv::PLANES) * Linear::PIXELS) +
-                              plane % Conv::PLANES * F::CHANNELS + part,
-                          (lane & 2) != 0, even, odd);
+            constexpr bool PAD = PADDED < WIDTH, MIXED = !OwnGradients::ALONE;
+            if (!there || (PAD && plane >= Conv::KP) ||
+                (MIXED && !own_row<P>(row - plane * Conv::YH)))
+                return {false, 0, 0};
+            const int dy = int(plane) * (Conv::DYPLANE - Last::CELLS * Conv::YH * Last::ROW) +
+                           int(row) * Last::CELLS * (Last::ROW - Conv::YW * Last::COL) +
+                           int(pixel) * Last::CELLS * Last::COL + F::BYTES * part;
+            return {true, dy,
+                    Last::codes(map, 8 * int(pixel - (plane - plane / Conv::PLANES) *
+                                                         Linear::PIXELS) +
+                                         plane % Conv::PLANES * F::CHANNELS + part)};
+        }
+    }
+
+    __device__ __forceinline__ static void hand_back(Bytes* map, const u64* counter, i64 sample,
+                                                     int feature, const Target& target, u32 lane,
+                                                     f32 even, f32 odd) {
+        if constexpr (J == 0) {
+            ConvGradient<P, int(P::CONVS) - 1>::put(map, target.dy, F::BYTES * feature,
+                                                    target.codes, (lane & 2) != 0, even, odd);
         } else {
             using Before = LinearLayer<P, J - 1>;
-            if (feature >= Before::Linear::OUT) return;
             using Pair = typename F::Pair;
             const Pair x = at<Pair>(map + Linear::X + F::BYTES * feature);
             if constexpr (Before::Linear::DROPOUT) {

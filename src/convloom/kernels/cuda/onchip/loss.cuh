@@ -1,8 +1,8 @@
 // Logits of the images that a block carries, their cross-entropy, rank of the label, and gradient.
 //
-// Lanes take classes: as many as there are, a power of two; where that leaves lanes over, these have
-// the same classes again. All is float32. Targets are class indices: t is 1 - smoothing for the
-// label, and smoothing / K more for every class.
+// Lanes take classes, the next power of two of them; where that leaves lanes over, these have the
+// same classes again. All is float32. Targets are class indices: t is 1 - smoothing for the label,
+// and smoothing / K more for every class.
 #pragma once
 
 #include "device/loss.cuh"
