@@ -170,19 +170,19 @@ struct ConvForward {
             const int z = int(pixel / Conv::OW) * Conv::ZPITCH + int(pixel % Conv::OW);
 #pragma unroll
             for (int n = 0; n < NT; ++n)
-                store_pair(map, n_tile + n, z, lane, activated<Conv>(acc[n][2 * half]),
-                           activated<Conv>(acc[n][2 * half + 1]));
+                store_pair(map, n_tile + n, z, lane,
+                           F::pair(activated<Conv>(acc[n][2 * half]),
+                                   activated<Conv>(acc[n][2 * half + 1])));
         }
     }
 
     // What a lane has of a tile's pixel, two channels; whether they are there.
     __device__ __forceinline__ static bool store_pair(Bytes* map, int tile, int z, int lane,
-                                                      f32 even, f32 odd) {
+                                                      Pair pair) {
         const int plane = tile * Conv::PLANES + F::plane(lane);
         constexpr bool THERE = Conv::N_GROUPS * NT * Conv::PLANES == Conv::KP;
         if (!THERE && plane >= Conv::KP) return false;
-        at<Pair>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + F::byte_in_pixel(lane)) =
-            F::pair(even, odd);
+        at<Pair>(map + Conv::Z + plane * Conv::ZPLANE + 16 * z + F::byte_in_pixel(lane)) = pair;
         return true;
     }
     __device__ __forceinline__ static void store_codes(Bytes* map, int tile, int window, int lane,
@@ -226,13 +226,13 @@ struct ConvForward {
                     const bool lower = bottom > top;
                     const f32 x0 = lower ? a[2 + e] : a[e], x1 = lower ? b[2 + e] : b[e];
                     const bool of_second = x1 > x0 || (other_way && x1 >= x0);
-                    const f32 most = max_nan(top, bottom) + bias[n][e];
-                    u32 code = of_second ? in_second : in_first;
-                    code = Conv::RELU && most <= 0.0f ? 0 : lower ? code << 2 : code;
-                    codes |= code << 8 * e;
-                    best[e] = activated<Conv>(most);
+                    const u32 code = of_second ? in_second : in_first;
+                    codes |= (lower ? code << 2 : code) << 8 * e;
+                    best[e] = activated<Conv>(max_nan(top, bottom) + bias[n][e]);
                 }
-                if (store_pair(map, n_tile + n, window.z, lane, best[0], best[1]))
+                const Pair pair = F::pair(best[0], best[1]);
+                if constexpr (Conv::RELU) codes = F::passed_bytes(codes, pair);
+                if (store_pair(map, n_tile + n, window.z, lane, pair))
                     store_codes(map, n_tile + n, window.number, lane, codes);
             }
         }
@@ -264,7 +264,7 @@ struct ConvForward {
                     }
                     mean[e] = 0.25f * (sum[0] + sum[1]);
                 }
-                if (store_pair(map, n_tile + n, window.z, lane, mean[0], mean[1]))
+                if (store_pair(map, n_tile + n, window.z, lane, F::pair(mean[0], mean[1])))
                     store_codes(map, n_tile + n, window.number, lane, codes);
             }
         }

@@ -58,6 +58,10 @@ struct Bfloat16 {
     __device__ __forceinline__ static Pair passed(Pair pair, Pair y) {
         return pair & prmt(y + 0x7fff7fffu, 0, 0xbb99u);
     }
+    // The same of two bytes.
+    __device__ __forceinline__ static u32 passed_bytes(u32 two, Pair y) {
+        return two & prmt(y + 0x7fff7fffu, 0, 0xb9u);
+    }
     // 16 bytes.
     __device__ __forceinline__ static uint4 vector(const f32 (&x)[CHANNELS]) {
         return make_uint4(pair(x[0], x[1]), pair(x[2], x[3]), pair(x[4], x[5]), pair(x[6], x[7]));
@@ -111,6 +115,9 @@ struct TensorFloat32 {
     }
     __device__ __forceinline__ static Pair passed(Pair pair, Pair y) {
         return make_uint2(y.x == 0 ? 0u : pair.x, y.y == 0 ? 0u : pair.y);
+    }
+    __device__ __forceinline__ static u32 passed_bytes(u32 two, Pair y) {
+        return (y.x == 0 ? 0u : two & 0xffu) | (y.y == 0 ? 0u : two & 0xff00u);
     }
     __device__ __forceinline__ static uint4 vector(const f32 (&x)[CHANNELS]) {
         return make_uint4(of(x[0]), of(x[1]), of(x[2]), of(x[3]));
