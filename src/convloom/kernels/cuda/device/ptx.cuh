@@ -97,9 +97,6 @@ __device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned select
     return picked;
 }
 
-// What is read into x is asked for before the products that follow, and may arrive behind them.
-__device__ __forceinline__ void asked_for_here(float& x) { asm volatile("" : "+f"(x)); }
-
 // The greater of two, or NaN if one of them is.
 __device__ __forceinline__ float max_nan(float a, float b) {
     float greater;

@@ -98,10 +98,8 @@ struct ConvForward {
             for (int e = 0; e < 2; ++e) {
                 const int k = (n_tile + n) * 8 + lane % 4 * 2 + e;
                 own[n][e] = 0.0f;
-                if constexpr (Conv::BIAS) {
+                if constexpr (Conv::BIAS)
                     if (k < Conv::K) own[n][e] = bias[k];
-                    asked_for_here(own[n][e]);
-                }
             }
     }
 
@@ -167,7 +165,7 @@ struct ConvForward {
         for (int half = 0; half < 2; ++half) {
             const unsigned pixel = first_own() + tile * 16 + lane / 4 + 8 * half;
             if (OVER && pixel >= unsigned(end_own())) continue;
-            const int z = int(pixel / Conv::OW) * Conv::ZPITCH + int(pixel % Conv::OW);
+            const int z = int(pixel) + int(pixel / Conv::OW) * (Conv::ZPITCH - Conv::OW);
 #pragma unroll
             for (int n = 0; n < NT; ++n)
                 store_pair(map, n_tile + n, z, lane,
@@ -200,7 +198,7 @@ struct ConvForward {
             const unsigned window = first_own() + (first / 2 + m / 2) * 8 + lane / 4;
             own = !OVER || window < unsigned(end_own());
             number = int(window);
-            z = int(window / Conv::YW) * Conv::ZPITCH + int(window % Conv::YW);
+            z = number + int(window / Conv::YW) * (Conv::ZPITCH - Conv::YW);
         }
     };
 

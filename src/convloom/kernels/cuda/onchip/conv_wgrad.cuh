@@ -1,12 +1,14 @@
 // The gradients of a convolution's filters and bias, summed over all images of a block in
 // registers.
 //
-// A matrix product of filters by taps and channels, over the pixels of the block's strip: the output's gradient, transposed
-// as it is read, times the input. A unit is WMT tiles of 16 filters by the taps of one filter row
-// and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products in KCRS order, behind whose
-// last a column of ones gives the bias; else the units of the first row multiply ones as well.
-// WSPLIT warps share a unit's pixels of an image, a step of 16 (tf32: of 8) in turns. At the end their sums meet
-// in shared memory, and the block's sums leave in the order of fragments:
+// A matrix product of filters by taps and channels, over the pixels of the block's strip: the
+// output's gradient, transposed as it is read, times the input. A unit is WMT tiles of 16 filters
+// by the taps of one filter row and WNT tiles of 8 channels; if GATHER, by WNT tiles of 8 products
+// in KCRS order, behind whose last a column of ones gives the bias; else the units of the first
+// row multiply ones as well. WSPLIT warps share a unit's pixels, rows or steps of 16 (tf32: of 8) in
+// turns; half of a step's lie in the first half of the strip's rows, half as far behind
+// (pixel_walk.cuh). At the end their sums meet in shared memory, and the block's sums leave in the
+// order of fragments:
 // [unit][tile of 16][tap, tile of 8][lane][4], then the bias.
 // Limit: reads of shared memory. Where ldmatrix cannot transpose (tf32), lanes read two neighbouring
 // filters or channels of a pixel, which are then rows or columns of two halves; planes lie 64 bytes
@@ -115,7 +117,7 @@ struct ConvWgrad {
     template <class Step>
     __device__ __forceinline__ static void each_step(const Bytes* gradient, const Bytes* input,
                                                      int part, int lane, const Step& step) {
-        // Where rows are whole steps and all warps have as many, each takes rows, else steps in turns.
+        // Where rows are whole steps and warps have as many of them, they take rows in turns.
         constexpr int OF_ROW = Conv::OW / EACH_HALF;
         constexpr bool BY_ROWS =
             Conv::OW % EACH_HALF == 0 && Walk::ROWS % SPLIT == 0 && OF_ROW <= 4;
@@ -159,8 +161,8 @@ struct ConvWgrad {
         }
     }
 
-    // Pixels of a half that a lane reads in a step: of bfloat16 that of ldmatrix, and if GATHER those
-    // of its products, of two that share a row the first.
+    // Pixels of a half that a lane reads in a step: of bfloat16 that of ldmatrix, and if GATHER
+    // those of its products, of two that share a row the first.
     static constexpr int TOGETHER = Conv::OW % 2 == 0 ? 2 : 1;
     static constexpr int WALKS = !WIDE && Conv::GATHER ? 1 + 2 / TOGETHER : 1;
     __device__ __forceinline__ static int slot(int w, int lane) {

@@ -16,8 +16,8 @@ struct ConvGradient {
     static constexpr int ROW = 16 * Conv::UH * Conv::DYPITCH, COL = 16 * Conv::UW;
     static constexpr int CELLS = Conv::POOL ? 2 : 1;  // of a pixel handed on, each way
 
-    // The two neighbouring channels that a lane has of a tile of eight, of pixel number `pixel` of the
-    // map handed on.
+    // The two neighbouring channels that a lane has of a tile of eight, of pixel number `pixel` of
+    // the map handed on.
     __device__ __forceinline__ static void store(Bytes* map, int tile, unsigned pixel, int lane,
                                                  f32 even, f32 odd) {
         const int plane = tile * Conv::PLANES + F::plane(lane), byte = F::byte_in_pixel(lane);

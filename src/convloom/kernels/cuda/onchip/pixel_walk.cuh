@@ -1,6 +1,6 @@
-// Two pixels of the products of a block's strip that go on without divisions: one of the rows of its
-// first half, and one as far behind it in the others; where they lie in the output's gradient, and
-// where their windows begin in the input.
+// Two pixels of the products of a block's strip that go on without divisions: one of the rows of
+// its first half, and one as far behind it in the others; where they lie in the output's gradient,
+// and where their windows begin in the input.
 #pragma once
 
 #include "onchip/strip.cuh"

@@ -12,8 +12,8 @@
 #include "device/index.cuh"
 #include "onchip/number.cuh"
 
-// Of a step's fragments, 8 bytes a lane and tile, where those of a lane lie, in bytes. If warps take
-// an even number NT of tiles at once, two of them lie side by side, and are read as one.
+// Of a step's fragments, 8 bytes a lane and tile, where those of a lane lie, in bytes. If warps
+// take an even number NT of tiles at once, two of them lie side by side, and are read as one.
 template <int NT>
 __host__ __device__ constexpr int fragment_at(int tile, int lane) {
     return NT % 2 == 0 ? tile / 2 * 512 + lane * 16 + tile % 2 * 8 : tile * 256 + lane * 8;

@@ -65,8 +65,6 @@ inline unsigned prmt(unsigned a, unsigned b, unsigned selector) {
     return picked;
 }
 
-inline void asked_for_here(float&) {}
-
 inline float max_nan(float a, float b) { return b > a || b != b ? b : a; }
 
 inline void cp_async_4(void* target, const void* source, CONVLOOM_SIM_SITE) {
