@@ -3,12 +3,14 @@
     python benchmarks/kernel_times.py --out benchmarks/results/h200/times-lenet.json
     python benchmarks/kernel_times.py --batch-size 64 --kernels naive,auto
     python benchmarks/kernel_times.py --network resnet18 --batch-size 128 --kernels auto
+    python benchmarks/kernel_times.py --batch-size 4096 --kernels sparse --variant all
 
 Each step of the plan is repeated alone, many times in one graph, so what it reads lies in the
 second-level cache if it has room there; in a whole step parts also wait for each other, or run side
 by side. Steps are put together by layer and direction, so that rungs which fuse operations can be
 laid beside those which do not. The limit is the larger of FLOPs over the peak rate and bytes over
-bandwidth, both measured in the same run.
+bandwidth, both measured in the same run. ``--variant`` compares ways to lay out the layers' kernels
+(backends/cuda/selectors/config.py) and prints each part.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from convloom.backends.cuda.gpu import Gpu, open_gpu
 from convloom.backends.cuda.launch import launch_of
 from convloom.backends.cuda.measure import device_seconds
 from convloom.backends.cuda.selectors import RUNGS
+from convloom.backends.cuda.selectors.config import VARIANTS, using
 from convloom.inspection.environment import environment
 from convloom.inspection.peaks import Peaks, measured
 from convloom.inspection.workload import Workload, make_workload
@@ -47,8 +50,15 @@ def main() -> int:
     rows = []
     for batch in options.batch_size:
         for kernels in options.kernels:
-            rows += _measured(options, backend, kernels, batch, peaks)
-            print(f"{kernels}, batch {batch}: {_total(rows, kernels, batch):,.1f} µs", flush=True)
+            for variant in options.variant:
+                with using(VARIANTS[variant]):
+                    made = _measured(options, backend, kernels, batch, peaks)
+                rows += made
+                title = kernels if options.variant == ["plain"] else f"{kernels}, {variant}"
+                total = sum(row["us"] for row in made)
+                print(f"{title}, batch {batch}: {total:,.1f} µs", flush=True)
+                if len(options.variant) > 1:
+                    _print_parts(made)
     found: dict[str, Any] = {
         "bench": "kernel times",
         "network": options.network,
@@ -171,8 +181,10 @@ def _part(step: Step, owners: dict[str, str]) -> str:
     return f"{title}, {'backward' if backward else 'forward'}"
 
 
-def _total(rows: list[dict[str, Any]], kernels: str, batch: int) -> float:
-    return sum(row["us"] for row in rows if (row["kernels"], row["batch"]) == (kernels, batch))
+def _print_parts(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        sources = " + ".join(row["sources"])
+        print(f"    {row['part']:20}{row['us']:9.1f}  {sources}", flush=True)
 
 
 def _options() -> argparse.Namespace:
@@ -182,9 +194,18 @@ def _options() -> argparse.Namespace:
         "--batch-size", default="64,4096", type=lambda text: [int(n) for n in text.split(",")]
     )
     parser.add_argument("--kernels", default=list(RUNGS), type=lambda text: text.split(","))
+    parser.add_argument(
+        "--variant",
+        default=["plain"],
+        type=lambda text: list(VARIANTS) if text == "all" else text.split(","),
+        help=f"ways to lay out the layers' kernels: all, or of {', '.join(VARIANTS)}",
+    )
     parser.add_argument("--rounds", default=7, type=int)
     parser.add_argument("--out", type=Path, help="file for the figures, as JSON")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.out is not None and options.variant != ["plain"]:
+        parser.error("--out keeps the times of the plain variant; leave --variant out")
+    return options
 
 
 if __name__ == "__main__":

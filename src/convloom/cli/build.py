@@ -175,7 +175,8 @@ def _kernels(plans: list[Plan], crops: Crops | None) -> dict[Specialisation, tup
             phases += [(plan.steps[0].node.layer, phase) for phase in fed]
         for step in plan.steps:
             launch = step.selection.launch
-            phases += [(step.node.layer, one) for one in (*launch.prologue, *launch.phases)]
+            made = (*launch.prologue, *launch.phases, *launch.others)
+            phases += [(step.node.layer, one) for one in made]
         for layer, phase in phases:
             layers.setdefault(phase.kernel, {})[layer] = None
             shared[phase.kernel] = max(shared.get(phase.kernel, 0), phase.shared)

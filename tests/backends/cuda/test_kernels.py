@@ -19,6 +19,7 @@ import pytest
 from convloom import optim
 from convloom.backends.base import Backend, get_backend
 from convloom.backends.cuda.selectors import RUNGS
+from convloom.backends.cuda.selectors.config import VARIANTS, using
 from convloom.compiler import compile_graph
 from convloom.ir import NHWC, ROW_MAJOR, Layout, flattened_nhwc
 from convloom.nn import CrossEntropyLoss
@@ -77,7 +78,7 @@ from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
 from tests.backends.gradients import local_and_gradients, op_and_gradient
-from tests.backends.harness import assert_close, integers, normals, outcome
+from tests.backends.harness import assert_close, integers, normals, one_node, outcome
 from tests.backends.test_activation import family_trials
 from tests.backends.test_losses import loss_trials, row_trials, softmax_trials
 from tests.backends.test_tree import tree_trials
@@ -259,33 +260,39 @@ class TestConvolution:
 
     def test_sparse(self, backend: Backend, rung: str) -> None:
         """Odd maps, strips of an image, several blocks of channels and of filters."""
-        trials = []
-        for n, c, k, size, kernel, padding in (
-            (3, 16, 8, (9, 7), (3, 3), (1, 1)),
-            (2, 32, 24, (8, 10), (3, 3), (0, 0)),
-            (1, 64, 8, (7, 6), (3, 3), (0, 2)),
-            (5, 16, 16, (6, 5), (3, 3), (2, 1)),
-            (1, 16, 32, (16, 14), (3, 3), (0, 0)),
-            (2, 32, 40, (6, 14), (3, 3), (1, 0)),
-            (1, 32, 8, (20, 40), (3, 3), (1, 1)),
-        ):
-            for exact, make in ((True, integers), (False, normals)):
-                x, w = make((n, c, *size), 1), make((k, c, *kernel), 2)
-                forward = FusedConv2d(padding=padding, activation="relu", pool=2)
-                y, index = forward.reference(x, w)
-                dyp = make(y.shape, 3)
-                for needs_dx, has_bias, mask in ((True, False, "relu"), (False, True, "none")):
-                    op = PooledConv2dGrad(
-                        padding=padding,
-                        size=size,
-                        kernel=kernel,
-                        mask=mask,
-                        needs_dx=needs_dx,
-                        has_bias=has_bias,
-                    )
-                    trials.append(Trial(op, (x, w, dyp, index), exact))
+        trials = pooled_gradients(
+            (3, 16, 8, (9, 7), (1, 1)),
+            (2, 32, 24, (8, 10), (0, 0)),
+            (1, 64, 8, (7, 6), (0, 2)),
+            (5, 16, 16, (6, 5), (2, 1)),
+            (1, 16, 32, (16, 14), (0, 0)),
+            (2, 32, 40, (6, 14), (1, 0)),
+            (1, 32, 8, (20, 40), (1, 1)),
+        )
         served = check(trials, backend, rung)
         assert rung != "sparse" or served == len(trials)
+
+    @pytest.mark.parametrize("variant", ["slid", "slid-tall2"])
+    def test_sliding(self, backend: Backend, variant: str) -> None:
+        """Odd maps, warps that are not full, several images a block and blocks of channels."""
+        trials = pooled_gradients(
+            (3, 16, 32, (14, 14), (0, 0)),
+            (2, 32, 8, (9, 7), (0, 0)),
+            (5, 16, 24, (6, 8), (1, 0)),
+            (2, 16, 8, (9, 13), (1, 1)),
+            (1, 32, 16, (7, 10), (2, 2)),
+            (1, 16, 8, (4, 57), (0, 0)),
+        )
+        for trial in trials[2::4]:  # with a mask, of normals
+            trial.inputs[2].ravel()[[0, 7, 20]] = np.nan, np.inf, -np.inf
+        with using(VARIANTS[variant]):
+            for trial in trials[::2]:
+                graph = one_node(trial.op, trial.inputs)
+                selection = backend.select(graph.nodes[0], graph.specs, "sparse")
+                assert selection is not None
+                sources = [phase.kernel.source for phase in selection.launch.phases]
+                assert sources[-1] == "conv2d_dgrad/sliding"
+            assert check(trials, backend, "sparse") == len(trials)
 
     def test_lenet_layers(self, backend: Backend, rung: str) -> None:
         """The shapes that training meets, at a batch that leaves tails."""
@@ -302,6 +309,28 @@ class TestConvolution:
             )
             trials.append(Trial(backward, (x, w, dyp, index), layouts=(order,)))
         check(trials, backend, rung)
+
+
+def pooled_gradients(*cases: tuple[int, int, int, tuple[int, int], tuple[int, int]]) -> list[Trial]:
+    """Of 3x3 convolutions with n, c, k, size, padding: exact on integers and close on normals."""
+    trials = []
+    for n, c, k, size, padding in cases:
+        for exact, make in ((True, integers), (False, normals)):
+            x, w = make((n, c, *size), 1), make((k, c, 3, 3), 2)
+            forward = FusedConv2d(padding=padding, activation="relu", pool=2)
+            y, index = forward.reference(x, w)
+            dyp = make(y.shape, 3)
+            for needs_dx, has_bias, mask in ((True, False, "relu"), (False, True, "none")):
+                op = PooledConv2dGrad(
+                    padding=padding,
+                    size=size,
+                    kernel=(3, 3),
+                    mask=mask,
+                    needs_dx=needs_dx,
+                    has_bias=has_bias,
+                )
+                trials.append(Trial(op, (x, w, dyp, index), exact))
+    return trials
 
 
 def specs_of(*arrays: np.ndarray):  # type: ignore[no-untyped-def]

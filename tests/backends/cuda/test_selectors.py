@@ -6,7 +6,7 @@ import pytest
 
 from convloom import nn
 from convloom.backends.base import get_backend
-from convloom.backends.cuda.launch import CudaLaunch, Phase, Specialisation
+from convloom.backends.cuda.launch import CudaLaunch, Phase, Specialisation, launch_of
 from convloom.backends.cuda.selectors import FAMILIES, RUNGS
 from convloom.compiler import compile_graph
 from convloom.ir import NHWC, Node, Plan, TensorSpec
@@ -33,7 +33,7 @@ def phases(plan: Plan) -> list[Phase]:
 
 
 def kernels_of(plan: Plan) -> set[Specialisation]:
-    return {phase.kernel for phase in phases(plan)}
+    return {kernel for step in plan.steps for kernel in launch_of(step).kernels}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -43,6 +43,14 @@ def test_another_batch_size_compiles_nothing_new(name: str, rung: str) -> None:
     full = kernels_of(training_plan(name, 512, rung)) | kernels_of(training_plan(name, 2, rung))
     for samples in (1, 64, 500):
         assert kernels_of(training_plan(name, samples, rung)) <= full
+
+
+def test_input_gradients_slide_where_a_batch_has_blocks_enough() -> None:
+    for samples, wanted in ((64, "conv2d_dgrad/sparse"), (4096, "conv2d_dgrad/sliding")):
+        sources = [
+            phase.kernel.source for phase in phases(training_plan("lenet", samples, "sparse"))
+        ]
+        assert [one for one in sources if one.startswith("conv2d_dgrad")] == [wanted]
 
 
 @pytest.mark.parametrize("rung", RUNGS)

@@ -41,7 +41,8 @@ class CudaExecutable(BoundExecutable[DeviceTensor]):
         # Where a step can make its own batch, its other form is compiled when it first runs.
         own = [launch.phases for _, launch in launches if not launch.fed]
         before = [launch.prologue for _, launch in launches]
-        gpu.load(phase.kernel for phases in (*before, *own) for phase in phases)
+        others = [launch.others for _, launch in launches]
+        gpu.load(phase.kernel for phases in (*before, *own, *others) for phase in phases)
         self._own = _allocate(plan, storage)
         self._arenas = _arena_addresses(plan, storage.arena, self._own)
         arenas = self._arenas

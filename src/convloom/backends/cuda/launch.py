@@ -129,17 +129,20 @@ class CudaLaunch:
         fed: what runs in place of the phases where the batch lies in a data set on the device, and
             this step is all of its plan (fed.py); empty where it cannot.
         together: likewise for many networks at once; None where they cannot run so.
+        others: what runs in place of some phases on batches of another size: compiled with them,
+            so that another batch size compiles nothing, and never launched.
     """
 
     phases: tuple[Phase, ...]
     prologue: tuple[Phase, ...] = ()
     fed: tuple[Phase, ...] = ()
     together: Together | None = None
+    others: tuple[Phase, ...] = ()
 
     @property
     def kernels(self) -> tuple[Specialisation, ...]:
-        """What must be compiled to run it on a batch."""
-        return tuple(phase.kernel for phase in (*self.prologue, *self.phases))
+        """What must be compiled to run it on a batch of any size."""
+        return tuple(phase.kernel for phase in (*self.prologue, *self.phases, *self.others))
 
 
 def launch_of(step: Step) -> CudaLaunch:

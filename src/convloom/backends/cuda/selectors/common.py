@@ -98,10 +98,11 @@ class View:
 
 @dataclass
 class Builder(WorkspaceBuilder):
-    """Collects the phases and the workspace of a step."""
+    """Collects the phases and the workspace of a step, and phases for batches of other sizes."""
 
     alignment = 128
     phases: list[Phase] = field(default_factory=list)
+    others: list[Phase] = field(default_factory=list)
 
     def add(
         self,
@@ -183,4 +184,12 @@ class Builder(WorkspaceBuilder):
 
     def selection(self, rung: str, kernel: str, note: str = "") -> Selection:
         """The finished selection; ``kernel`` is the folder of its main kernel."""
-        return Selection(rung, kernel, CudaLaunch(tuple(self.phases)), self.nbytes, note)
+        launch = CudaLaunch(tuple(self.phases), others=tuple(self.others))
+        return Selection(rung, kernel, launch, self.nbytes, note)
+
+    def choose(self, last: bool) -> None:
+        """Of the last two launches appended, keep one: the last, or that before it.
+
+        The other is for batches of other sizes.
+        """
+        self.others.append(self.phases.pop(-2 if last else -1))

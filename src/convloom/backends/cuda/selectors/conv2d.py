@@ -20,6 +20,7 @@ from convloom.backends.cuda.selectors.common import (
     pairs,
     tensors,
 )
+from convloom.backends.cuda.selectors.config import chosen
 from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
 from convloom.backends.cuda.selectors.tiles import (
     direct_band,
@@ -49,6 +50,11 @@ _SPARSE_SLICES = (16, 8)
 #: Blocks of the sparse input gradient that make strips of images worth their common window rows;
 #: the fewest window rows of a strip; most warps of a block, and of one of a large batch.
 _SPARSE_BLOCKS, _LEAST_STRIP, _SPARSE_WARPS, _SHARING_WARPS = 128, 3, 12, 6
+
+#: Of the sliding input gradient: window columns of a strip, best first; threads that the strips of
+#: an image, or of several together, should make; threads that share a multiprocessor, so that one
+#: has 128 registers.
+_SLIDING_STRIPS, _SLIDING_THREADS, _MOST_SLIDING = (3, 2), 128, 512
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
@@ -374,8 +380,12 @@ def _sparse_pooled(node: Node, specs: Specs) -> Selection | None:
     if not _add_sparse_wgrad(build, node, constants, op.has_bias):
         return None
     mask = x if op.mask == RELU else ABSENT
-    if op.needs_dx and not _add_sparse_dgrad(build, node, constants, mask):
-        _add_tiled_dgrad(build, node, dy, index, w, mask)
+    if op.needs_dx:
+        blocks = _add_sliding_dgrad(build, node, constants, mask)
+        if not _add_sparse_dgrad(build, node, constants, mask):
+            _add_tiled_dgrad(build, node, dy, index, w, mask)
+        if blocks:
+            build.choose(last=blocks < chosen().sliding)
     return build.selection("sparse", "conv2d_wgrad")
 
 
@@ -416,6 +426,42 @@ def _add_sparse_wgrad(
     build.add("conv2d_wgrad/sparse", own, arguments, tiles * split.count, 256, shared)
     split.add_up()
     return True
+
+
+def _add_sliding_dgrad(
+    build: Builder, node: Node, constants: dict[str, int], mask: Argument
+) -> int:
+    """The launch that writes the node's last output, dx, and its blocks; none if it cannot serve.
+
+    Serves maps whose window columns make full strips, and filters that fit in shared memory all
+    together.
+    """
+    _, w, dy, index = (Tensor(name) for name in node.inputs)
+    samples = build.specs[node.inputs[0]].shape[0]
+    rows, cols = constants["OH"] // 2, constants["OW"] // 2
+    wide = next((wide for wide in _SLIDING_STRIPS if cols % wide == 0), 0)
+    if not (rows and cols and wide):
+        return 0
+    tall = chosen().tall if rows % chosen().tall == 0 else 1
+    strip_threads = cols // wide * _SPARSE_CHANNELS
+    images = max(_SLIDING_THREADS // strip_threads, 1)
+    threads = images * strip_threads
+    plane = images * 2 * tall * 2 * cols + 1
+    shared = 4 * constants["K"] * (9 * _SPARSE_CHANNELS + plane) + 16 * tall * threads
+    if shared > _DGRAD_BYTES or threads > _MOST_SLIDING:
+        return 0
+    blocks = ceil_div(samples, images) * (constants["C"] // _SPARSE_CHANNELS)
+    build.add(
+        "conv2d_dgrad/sliding",
+        constants
+        | {**mask_constants(node.op), "TALL": tall, "WIDE": wide, "IMAGES": images}
+        | {"BLOCKS": max(_MOST_SLIDING // threads, 1)},
+        (dy, index, w, mask, Tensor(node.outputs[-1]), samples),
+        blocks,
+        ceil_div(threads, 32) * 32,
+        shared,
+    )
+    return blocks
 
 
 def _add_sparse_dgrad(
