@@ -130,6 +130,13 @@ NARROW = Network(
     ((3, 1, 2, 2), (5, 3, 3, 2), (4, 5)),
     (True, False, True),
 )
+#: Three tiles of channels, of which a block of few warps takes two at a time.
+UNEVEN = Network(
+    (Conv2d((2, 2), (3, 1)), ReLU(), Conv2d((1, 1), (1, 2)), POOL, Flatten(), Linear()),
+    (1, 15, 11),
+    ((17, 1, 4, 4), (9, 17, 3, 3), (3, 108)),
+    (False, False, False),
+)
 PERCEPTRON = Network((Linear(), ReLU(), Linear()), (37,), ((150, 37), (5, 150)), (True, True))
 #: A matrix of more bytes than a block has shared memory, in bf16 and tf32; outputs in odd tiles.
 LARGE = Network((Linear(), ReLU(), Linear()), (1100,), ((110, 1100), (5, 110)), (True, False))
@@ -335,6 +342,13 @@ def test_gradients(
     monkeypatch.setattr(plan, "MOST_BLOCKS", 2)
     chain = network.chain(ChainGradient, precision=precision)
     compare(chain, operands(network, chain, 3), backend)
+
+
+def test_gradients_of_channels_that_fill_no_tiles(backend: Backend) -> None:
+    """Tiles of channels that are not there lie where another map's begin."""
+    chain = UNEVEN.chain(ChainGradient)
+    with using(Config(threads=256)):
+        compare(chain, operands(UNEVEN, chain, 3), backend)
 
 
 #: A step all of whose numbers are small and whole: see ``whole_numbers``.

@@ -21,8 +21,7 @@ struct ConvGradient {
     __device__ __forceinline__ static void store(Bytes* map, int tile, unsigned pixel, int lane,
                                                  f32 even, f32 odd) {
         const int plane = tile * Conv::PLANES + F::plane(lane), byte = F::byte_in_pixel(lane);
-        constexpr bool WHOLE = Conv::K_TILES * Conv::PLANES == Conv::KP;
-        if (!WHOLE && plane >= Conv::KP) return;
+        if (plane >= Conv::KP) return;
         // So written, maps whose rows lie together need no division.
         const int at = int(pixel), row = int(pixel / Conv::YW);
         put(map,
