@@ -199,7 +199,7 @@ def compare(
 #: What changes the kernels of tensor cores: nothing else is compared for them.
 SHARED_FORMS = {"split2", "cluster2", "threads256", "early"}
 #: What changes only when something happens: bits are compared elsewhere.
-TIMES = {"plain", "ahead", "chained", "cluster2ahead", "cluster2chained"}
+TIMES = {"plain", "ahead", "chained", "cluster2ahead", "cluster2chained", "cluster2both"}
 
 
 @pytest.mark.parametrize(

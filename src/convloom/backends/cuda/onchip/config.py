@@ -47,7 +47,8 @@ class Config:
 PLAIN = Config()
 #: What plans are made with, but for comparisons: where clusters of two blocks can share the images,
 #: and where they cannot.
-SHARED, ALONE = Config(split=2, cluster=True, ahead=True), Config(early=True, ahead=True)
+SHARED = Config(split=2, cluster=True, ahead=True, chained=True)
+ALONE = Config(early=True, ahead=True)
 #: {name: what is compared with it}.
 VARIANTS = {
     "plain": PLAIN,
@@ -61,26 +62,29 @@ VARIANTS = {
     "unroll2": Config(unroll=2),
     "chained": Config(chained=True),
     "cluster2ahead": Config(split=2, cluster=True, ahead=True),
-    "cluster2chained": Config(split=2, cluster=True, ahead=True, chained=True),
+    "cluster2chained": Config(split=2, cluster=True, chained=True),
+    "cluster2both": Config(split=2, cluster=True, ahead=True, chained=True),
     "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True, chained=True),
 }
 _chosen: ContextVar[Config | None] = ContextVar("config of the kernels on chip", default=None)
 
 
-def candidates(clusters: bool, room: int) -> tuple[Config, ...]:
+def candidates(clusters: bool, room: int, exact: bool) -> tuple[Config, ...]:
     """What plans are made with, best first: the first one that fits, and whose blocks can share an
     image if they are to.
 
     Args:
         clusters: whether the GPU has them.
         room: how many blocks it has for each image of a batch.
+        exact: whether operands are float32; then ``ahead`` takes more registers than it is worth.
     """
     wanted = _chosen.get()
     if wanted is not None:
         split = 1 if wanted.cluster and not clusters else max(1, min(wanted.split, room))
         return (replace(wanted, split=split),)
     alone = ALONE, PLAIN  # which takes the least memory
-    return (SHARED, *alone) if clusters and room >= SHARED.split else alone
+    shared = replace(SHARED, ahead=not exact)
+    return (shared, *alone) if clusters and room >= SHARED.split else alone
 
 
 @contextmanager

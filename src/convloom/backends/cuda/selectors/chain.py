@@ -100,10 +100,11 @@ class _Launches:
 
     def _kernel(self, stages: Stages, chip: Chip) -> OnChip:
         """Blocks share images where a batch has fewer of these than the GPU takes blocks."""
-        form = Exact if self.chain.precision == FP32 else OnChip
+        exact = self.chain.precision == FP32
+        form = Exact if exact else OnChip
         operand = OPERANDS.get(self.chain.precision, BFLOAT16)
         room = min(MOST_BLOCKS, chip.multiprocessors) // self.n
-        for config in candidates(chip.clusters, room):
+        for config in candidates(chip.clusters, room, exact):
             kernel = form.best(stages, self._mode(), chip.shared, operand, config)
             if kernel.fits and kernel.config.split == config.split:
                 break
