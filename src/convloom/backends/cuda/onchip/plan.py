@@ -38,6 +38,11 @@ _ELEMENTS, _FEATURES, _WARPS, _ROWS = 32, 32, 8, 4
 STAGES = 4
 
 
+def room_for(n: int, multiprocessors: int) -> int:
+    """How many blocks there is room for, for each of n images at a time."""
+    return min(MOST_BLOCKS, multiprocessors) // n
+
+
 @dataclass(frozen=True)
 class OnChip:
     """The kernels of a chain. Any property raises UnfitError where it does not fit."""

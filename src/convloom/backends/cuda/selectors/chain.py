@@ -11,14 +11,7 @@ from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tens
 from convloom.backends.cuda.onchip.config import candidates
 from convloom.backends.cuda.onchip.exact import Exact
 from convloom.backends.cuda.onchip.operand import BFLOAT16, OPERANDS
-from convloom.backends.cuda.onchip.plan import (
-    GRADIENTS,
-    LOGITS,
-    LOSS,
-    MOST_BLOCKS,
-    STAGES,
-    OnChip,
-)
+from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, STAGES, OnChip, room_for
 from convloom.backends.cuda.onchip.stages import Stages, UnfitError, input_order, stages_of
 from convloom.backends.cuda.onchip.together import together
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
@@ -103,7 +96,7 @@ class _Launches:
         exact = self.chain.precision == FP32
         form = Exact if exact else OnChip
         operand = OPERANDS.get(self.chain.precision, BFLOAT16)
-        room = min(MOST_BLOCKS, chip.multiprocessors) // self.n
+        room = room_for(self.n, chip.multiprocessors)
         for config in candidates(chip.clusters, room, exact):
             kernel = form.best(stages, self._mode(), chip.shared, operand, config)
             if kernel.fits and kernel.config.split == config.split:

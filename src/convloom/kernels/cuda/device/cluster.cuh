@@ -19,9 +19,10 @@ __device__ __forceinline__ void cluster_barrier() {
                      : "memory");
 }
 
-// The same in two halves: what threads did before the first, all know behind the second.
+// A barrier in two halves: what threads read before the first, all may write behind the second. It
+// tells nothing of what they wrote, and so waits for none of it.
 __device__ __forceinline__ void cluster_arrive() {
-    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
