@@ -33,17 +33,21 @@ KEPT = (
     "ladder-lenet-64.json",
     "ladder-lenet-4096.json",
     "many-lenet.json",
+    "onchip-lenet.json",
     "pytorch-lenet-64.json",
     "pytorch-lenet-4096.json",
     "sanitizer.txt",
     "times-lenet.json",
     "train-mnist.txt",
+    "train-mnist-bf16.txt",
     "train-mnist-naive.txt",
 )
 _TABLE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 #: Options that say where a result went, which is nobody's business.
 _PLACES = re.compile(r" (--out|--csv|--plot|--data-dir|--json)( [^ -][^ ]*)?(?= |$)")
-_EPOCH = re.compile(r"^ +\d+/\d+ .* ([\d.]+) s$", re.MULTILINE)
+#: Images a second of an epoch, which has more digits than its seconds.
+_EPOCH = re.compile(r"^ +\d+/\d+ .* ([\d.]+)([kM]?) +[\d.]+ s$", re.MULTILINE)
+_TRAINED = 60_000
 
 Rows = Iterable[Sequence[str]]
 
@@ -177,6 +181,44 @@ def pytorch(batch: int) -> str:
     return _table(header, rows, "lllrrrr") + f"\n{_origin(found)}\n"
 
 
+def onchip() -> str:
+    """Whole steps on chip, a column a variant."""
+    found = _result("onchip-lenet.json")
+    rows = [row for row in found["rows"] if "us" in row and "error" not in row]
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    steps: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        steps.setdefault((row["precision"], row["batch"]), {})[row["variant"]] = row["us"]
+    made = [
+        (
+            f"{precision}, {batch}",
+            *(_number(us.get(variant), 1) for variant in variants),
+            _number(1e6 * batch / min(us.values())),
+        )
+        for (precision, batch), us in steps.items()
+    ]
+    header = ("precision, batch", *(f"`{name}`" for name in variants), "images/s, best")
+    note = "Microseconds a step; an empty cell has the kernels of one to its left, or none."
+    return _table(header, made, "l" + "r" * (len(variants) + 1)) + f"\n{note} {_origin(found)}\n"
+
+
+def many() -> str:
+    """Steps of many networks at once, beside one network at a large batch."""
+    found = _result("many-lenet.json")
+    rows = [
+        (
+            str(row["members"]),
+            str(row["batch"]),
+            _number(row["us a step"], 1),
+            _number(row["images/s"]),
+            f"{100 * row['share of one']:.0f} %" if "share of one" in row else "",
+        )
+        for row in (found["one"], *found["steps"])
+    ]
+    header = ("networks", "batch of each", "µs a step of all", "images/s", "of the first row")
+    return _table(header, rows, "rrrrr") + f"\n{_origin(found)}\n"
+
+
 def usage() -> str:
     """What the compiler made of LeNet's kernels, for every architecture."""
     rows: list[dict[str, Any]] = _result("build-lenet.json")
@@ -238,11 +280,15 @@ def sanitizer() -> str:
 def training() -> str:
     """Five epochs of MNIST from end to end, on the whole ladder and on its lowest rung."""
     rows = []
-    for name, kernels in (("train-mnist.txt", "auto"), ("train-mnist-naive.txt", "naive")):
+    for name, kernels in (
+        ("train-mnist.txt", "auto"),
+        ("train-mnist-bf16.txt", "auto, --precision bf16"),
+        ("train-mnist-naive.txt", "naive"),
+    ):
         if not (RESULTS / name).exists():
             continue
         text = (RESULTS / name).read_text()
-        seconds = [float(one) for one in _EPOCH.findall(text)]
+        seconds = _seconds(text)
         accuracy = re.search(r"test accuracy ([\d.]+) %", text)
         first = re.search(r"first step after ([\d.]+) s, ([\d.]+) s in all", text)
         assert accuracy is not None, name
@@ -250,8 +296,8 @@ def training() -> str:
         rows.append(
             (
                 f"`{kernels}`",
-                f"{sum(seconds):.2f} s",
-                _number(5 * 60_000 / sum(seconds)),
+                f"{seconds:.3f} s",
+                _number(5 * _TRAINED / seconds),
                 f"{accuracy[1]} %",
                 f"{first[1]} s",
                 f"{first[2]} s",
@@ -259,6 +305,12 @@ def training() -> str:
         )
     header = ("kernels", "training", "images/s", "test accuracy", "first step after", "in all")
     return _table(header, rows, "lrrrrr")
+
+
+def _seconds(text: str) -> float:
+    """Of all epochs of MNIST that `convloom train` told of."""
+    scales = {"": 1.0, "k": 1e3, "M": 1e6}
+    return sum(_TRAINED / (float(n) * scales[scale]) for n, scale in _EPOCH.findall(text))
 
 
 def kernels() -> str:
@@ -290,7 +342,7 @@ def readme() -> str:
     )
     fed = next(row["images_per_second"] for row in peers if row["name"] == "resident")
     found = _result("pytorch-lenet-64.json")["environment"]
-    seconds = sum(map(float, _EPOCH.findall((RESULTS / "train-mnist.txt").read_text())))
+    seconds = _seconds((RESULTS / "train-mnist.txt").read_text())
     return _wrapped(
         f"On one NVIDIA H200 in fp32 ({found['date'][:10]}, PyTorch {found['versions']['torch']}), "
         f"lenet trains at {_number(best)} images/s at batch 64{at_4096} "
@@ -314,6 +366,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "times-4096": lambda: times(4096),
     "pytorch-64": lambda: pytorch(64),
     "pytorch-4096": lambda: pytorch(4096),
+    "onchip": onchip,
+    "many": many,
     "usage": usage,
     "agreement": agreement,
     "sanitizer": sanitizer,

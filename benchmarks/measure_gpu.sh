@@ -4,8 +4,8 @@
 #     bash benchmarks/measure_gpu.sh FOLDER                 # everything but zoo and layers
 #     bash benchmarks/measure_gpu.sh FOLDER ladder train    # some parts
 #
-# Parts: ladder times many pytorch agreement sanitizer train, and large networks beside PyTorch: zoo as
-# a whole, layers one by one. MNIST is looked for as always ($CONVLOOM_DATA); pytorch, agreement, zoo
+# Parts: ladder times onchip many pytorch agreement sanitizer train, and large networks beside PyTorch:
+# zoo as a whole, layers one by one. MNIST is looked for as always ($CONVLOOM_DATA); pytorch, agreement, zoo
 # and layers need a PyTorch that is built for CUDA, sanitizer needs compute-sanitizer. Without a GPU
 # nothing begins. A command that fails is told and leaves nothing in the folder; what others of its part
 # found is kept, and the other parts still run. Then, anywhere, `python benchmarks/kernels_doc.py --take
@@ -16,11 +16,11 @@ shift
 here=$(dirname "$0")
 python=${PYTHON:-python3}
 convloom="$python -m convloom"
-[ $# -gt 0 ] || set -- ladder times many pytorch agreement sanitizer train
+[ $# -gt 0 ] || set -- ladder times onchip many pytorch agreement sanitizer train
 
 for part in "$@"; do
     case $part in
-        ladder | times | many | pytorch | agreement | sanitizer | train | zoo | layers) ;;
+        ladder | times | onchip | many | pytorch | agreement | sanitizer | train | zoo | layers) ;;
         *)
             echo "measure_gpu.sh: there is no part $part; see the head of $0" >&2
             exit 2
@@ -65,6 +65,12 @@ ladder() {
 }
 
 times() { result $python "$here/kernel_times.py" --out "$new/times-lenet.json"; }
+
+onchip() {
+    result $python "$here/onchip_step.py" --precision fp32,tf32,bf16 \
+        --variant auto,plain,cluster2,cluster2chained,cluster2both,layers \
+        --out "$new/onchip-lenet.json" > /dev/null
+}
 
 many() { result $python "$here/many_models.py" --out "$new/many-lenet.json" > /dev/null; }
 
@@ -116,19 +122,20 @@ layers() {
 }
 
 train() {
-    local kernels name failed=0
-    # The first run fills the cache of kernels.
-    for kernels in auto auto naive; do
-        name=train-mnist-$kernels.txt
-        result printed "${name/-auto/}" trained $kernels || failed=1
-    done
+    local failed=0
+    # The first run of a kind fills the cache of kernels.
+    result printed train-mnist.txt trained --kernels auto || failed=1
+    result printed train-mnist.txt trained --kernels auto || failed=1
+    result printed train-mnist-bf16.txt trained --precision bf16 || failed=1
+    result printed train-mnist-bf16.txt trained --precision bf16 || failed=1
+    result printed train-mnist-naive.txt trained --kernels naive || failed=1
     return $failed
 }
 
 trained() {
     {
-        echo "$ convloom train lenet --data mnist --epochs 5 --device cuda --kernels $1"
-        $convloom train lenet --data mnist --epochs 5 --device cuda --kernels $1 \
+        echo "$ convloom train lenet --data mnist --epochs 5 --device cuda $*"
+        $convloom train lenet --data mnist --epochs 5 --device cuda "$@" \
             --out "$scratch/$RANDOM" 2>&1
     } | grep -v "saved in"
 }

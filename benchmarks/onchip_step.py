@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from convloom.backends.cuda.nvrtc import shared_compiler
 from convloom.backends.cuda.onchip.config import VARIANTS, using
 from convloom.backends.cuda.resident import kernels
 from convloom.backends.feeding import Samples
+from convloom.inspection.environment import environment
 from convloom.nn import models
 from convloom.normalise import coefficients
 from convloom.training.engine import Engine
@@ -54,6 +56,8 @@ class Setting:
 
 
 GPU = Setting()
+#: Options that say nothing of what was measured, or are told otherwise.
+TOLD = ("out", "gathered")
 
 
 def main() -> None:
@@ -64,7 +68,9 @@ def main() -> None:
     parser.add_argument("--batches", default="64,512,4096")
     parser.add_argument("--variant", default=DEFAULT, help=f"all, or of {', '.join(_known())}")
     parser.add_argument("--gathered", action="store_true", help="with kernels around the step too")
+    parser.add_argument("--out", help="a file for the JSON")
     given = parser.parse_args()
+    asked = {key: value for key, value in vars(given).items() if value and key not in TOLD}
     batches = [int(batch) for batch in given.batches.split(",")]
     variants = {name: _variants(given.variant, name) for name in given.precision.split(",")}
     compile_ahead(given.network, variants, batches)
@@ -75,7 +81,17 @@ def main() -> None:
             if given.gathered:
                 rows.append(gathered(given.network, precision, batch, GPU))
     print(table([row for row in rows if "variant" in row]))
-    print(json.dumps(rows))
+    text = json.dumps({"environment": _environment(asked), "rows": rows})
+    if given.out:
+        Path(given.out).write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+def _environment(asked: Mapping[str, object]) -> dict[str, Any]:
+    """Where this was measured, and how."""
+    found = environment(GPU.device, open_gpu().name)
+    options = " ".join(f"--{key} {value}" for key, value in asked.items())
+    return found | {"command": f"python benchmarks/onchip_step.py {options}"}
 
 
 def _known() -> tuple[str, ...]:

@@ -75,6 +75,7 @@ def test_what_fails_leaves_nothing_and_costs_nothing_else(tmp_path: Path, python
         "ladder-lenet-64.json",
         "pytorch-lenet-64.json",
         "times-lenet.json",
+        "train-mnist-bf16.txt",
         "train-mnist-naive.txt",
         "train-mnist.txt",
     ]
