@@ -241,22 +241,31 @@ class TestConvolution:
 
     def test_direct(self, backend: Backend, rung: str) -> None:
         """Bands of an image, slices of channels, blocks of filters; maps that leave tails."""
-        trials = []
-        for n, c, k, size, kernel, padding in (
+        trials = direct_convolutions(
             (2, 16, 32, (12, 11), (3, 3), (1, 1)),
             (1, 24, 32, (21, 13), (3, 3), (0, 0)),
             (1, 4, 64, (9, 9), (5, 5), (2, 2)),
             (2, 12, 128, (5, 6), (2, 3), (0, 1)),
             (1, 32, 64, (8, 30), (3, 2), (1, 1)),
-        ):
-            for exact, make in ((True, integers), (False, normals)):
-                x, w, b = make((n, c, *size), 1), make((k, c, *kernel), 2), make((k,), 3)
-                trials.append(Trial(Conv2d(padding=padding), (x, w), exact))
-                for pool in (0, 2):
-                    op = FusedConv2d(padding=padding, activation="relu", pool=pool)
-                    trials.append(Trial(op, (x, w, b), exact))
+        )
         served = check(trials, backend, rung)
         assert rung != "direct" or served == len(trials)
+
+    @pytest.mark.parametrize("variant", ["slid", "slid-wide4"])
+    def test_sliding_forward(self, backend: Backend, variant: str) -> None:
+        """Filters of all heights, warps that are not full, and blocks of filters."""
+        trials = direct_convolutions(
+            (5, 16, 32, (12, 14), (3, 3), (1, 1)),
+            (1, 20, 32, (11, 27), (3, 3), (0, 0)),
+            (3, 4, 64, (10, 10), (5, 5), (2, 2)),
+            (2, 12, 128, (6, 6), (2, 3), (0, 1)),
+            (3, 8, 32, (9, 14), (4, 2), (1, 1)),
+        )
+        for trial in trials[3::6]:  # of normals
+            trial.inputs[0].ravel()[[0, 7, 200]] = np.nan, np.inf, -np.inf
+        with using(VARIANTS[variant]):
+            assert all(last_source(trial, backend).endswith("sliding") for trial in trials)
+            assert check(trials, backend, "direct") == len(trials)
 
     def test_sparse(self, backend: Backend, rung: str) -> None:
         """Odd maps, strips of an image, several blocks of channels and of filters."""
@@ -286,12 +295,7 @@ class TestConvolution:
         for trial in trials[2::4]:  # with a mask, of normals
             trial.inputs[2].ravel()[[0, 7, 20]] = np.nan, np.inf, -np.inf
         with using(VARIANTS[variant]):
-            for trial in trials[::2]:
-                graph = one_node(trial.op, trial.inputs)
-                selection = backend.select(graph.nodes[0], graph.specs, "sparse")
-                assert selection is not None
-                sources = [phase.kernel.source for phase in selection.launch.phases]
-                assert sources[-1] == "conv2d_dgrad/sliding"
+            assert all(last_source(trial, backend).endswith("sliding") for trial in trials[::2])
             assert check(trials, backend, "sparse") == len(trials)
 
     def test_lenet_layers(self, backend: Backend, rung: str) -> None:
@@ -309,6 +313,30 @@ class TestConvolution:
             )
             trials.append(Trial(backward, (x, w, dyp, index), layouts=(order,)))
         check(trials, backend, rung)
+
+
+def last_source(trial: Trial, backend: Backend) -> str:
+    """The kernel that runs last on the highest rung below those on chip."""
+    graph = one_node(trial.op, trial.inputs)
+    selection = backend.select(graph.nodes[0], graph.specs, "sparse")
+    assert selection is not None
+    source: str = selection.launch.phases[-1].kernel.source
+    return source
+
+
+def direct_convolutions(
+    *cases: tuple[int, int, int, tuple[int, int], tuple[int, int], tuple[int, int]],
+) -> list[Trial]:
+    """With n, c, k, size, kernel, padding: exact on integers and close on normals."""
+    trials = []
+    for n, c, k, size, kernel, padding in cases:
+        for exact, make in ((True, integers), (False, normals)):
+            x, w, b = make((n, c, *size), 1), make((k, c, *kernel), 2), make((k,), 3)
+            trials.append(Trial(Conv2d(padding=padding), (x, w), exact))
+            for pool in (0, 2):
+                op = FusedConv2d(padding=padding, activation="relu", pool=pool)
+                trials.append(Trial(op, (x, w, b), exact))
+    return trials
 
 
 def pooled_gradients(*cases: tuple[int, int, int, tuple[int, int], tuple[int, int]]) -> list[Trial]:

@@ -45,12 +45,12 @@ def test_another_batch_size_compiles_nothing_new(name: str, rung: str) -> None:
         assert kernels_of(training_plan(name, samples, rung)) <= full
 
 
-def test_input_gradients_slide_where_a_batch_has_blocks_enough() -> None:
-    for samples, wanted in ((64, "conv2d_dgrad/sparse"), (4096, "conv2d_dgrad/sliding")):
-        sources = [
-            phase.kernel.source for phase in phases(training_plan("lenet", samples, "sparse"))
-        ]
-        assert [one for one in sources if one.startswith("conv2d_dgrad")] == [wanted]
+def test_convolutions_slide_where_a_batch_has_blocks_enough() -> None:
+    for samples, forward, dgrad in ((64, "direct", "sparse"), (4096, "sliding", "sliding")):
+        plan = training_plan("lenet", samples, "sparse")
+        sources = {phase.kernel.source for phase in phases(plan)}
+        assert {f"conv2d_fprop/{forward}", f"conv2d_dgrad/{dgrad}"} <= sources
+        assert len([one for one in sources if one.startswith("conv2d_dgrad")]) == 1
 
 
 @pytest.mark.parametrize("rung", RUNGS)

@@ -16,10 +16,14 @@ class Config:
         sliding: blocks that conv2d_dgrad/sliding must have to be taken instead of
             conv2d_dgrad/sparse, where it serves the shapes.
         tall: window rows of one of its steps, if they divide those of the map; else one.
+        sliding_forward: likewise of conv2d_fprop/sliding and conv2d_fprop/direct.
+        wide: the most output columns of one of its threads.
     """
 
     sliding: int = 512
     tall: int = 1
+    sliding_forward: int = 512
+    wide: int = 6
 
 
 #: What plans are made with, but for comparisons.
@@ -27,10 +31,12 @@ PLAIN = Config()
 #: {name: what is compared with it}.
 VARIANTS = {
     "plain": PLAIN,
-    "unslid": Config(sliding=2**31),
-    "slid": Config(sliding=1),
+    "unslid": Config(sliding=2**31, sliding_forward=2**31),
+    "slid": Config(sliding=1, sliding_forward=1),
     "tall2": Config(tall=2),
     "slid-tall2": Config(sliding=1, tall=2),
+    "wide4": Config(wide=4),
+    "slid-wide4": Config(sliding_forward=1, wide=4),
 }
 _chosen: ContextVar[Config] = ContextVar("config of the layers' kernels", default=PLAIN)
 

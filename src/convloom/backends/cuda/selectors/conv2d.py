@@ -23,9 +23,12 @@ from convloom.backends.cuda.selectors.common import (
 from convloom.backends.cuda.selectors.config import chosen
 from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
 from convloom.backends.cuda.selectors.tiles import (
+    SLIDING_BLOCK,
+    SLIDING_THREADS,
     direct_band,
     forward_tile,
     gradient_tile,
+    sliding_tile,
     stages,
     threads,
 )
@@ -51,10 +54,8 @@ _SPARSE_SLICES = (16, 8)
 #: the fewest window rows of a strip; most warps of a block, and of one of a large batch.
 _SPARSE_BLOCKS, _LEAST_STRIP, _SPARSE_WARPS, _SHARING_WARPS = 128, 3, 12, 6
 
-#: Of the sliding input gradient: window columns of a strip, best first; threads that the strips of
-#: an image, or of several together, should make; threads that share a multiprocessor, so that one
-#: has 128 registers.
-_SLIDING_STRIPS, _SLIDING_THREADS, _MOST_SLIDING = (3, 2), 128, 512
+#: Window columns of a strip of the sliding input gradient, best first.
+_SLIDING_STRIPS = (3, 2)
 
 
 def _forward(node: Node, specs: Specs) -> Selection | None:
@@ -245,13 +246,34 @@ def _direct_forward(node: Node, specs: Specs) -> Selection | None:
     block = direct_band(constants) if _direct_served(constants) else None
     if block is None:
         return None
-    constants |= {"BAND": block.rows, "FILTERS": block.filters, "SLICE": block.slice}
     tile_rows = constants["OH"] // 2 if constants["POOL"] else ceil_div(constants["OH"], 2)
     blocks = x.shape[0] * ceil_div(tile_rows, block.rows) * (constants["K"] // block.filters)
     arguments = _fused_arguments(node, x.shape[0])
     build = Builder(specs)
+    sliding = _add_sliding_forward(build, constants, arguments, x.shape[0])
+    constants |= {"BAND": block.rows, "FILTERS": block.filters, "SLICE": block.slice}
     build.add("conv2d_fprop/direct", constants, arguments, blocks, block.threads, block.shared)
+    if sliding:
+        build.choose(last=sliding < chosen().sliding_forward)
     return build.selection("direct", "conv2d_fprop")
+
+
+def _add_sliding_forward(
+    build: Builder, constants: dict[str, int], arguments: tuple[Argument, ...], samples: int
+) -> int:
+    """The launch of a convolution that ``direct`` serves, and its blocks; none if it cannot serve.
+
+    Serves filters that fit in shared memory, with the inputs of a step, all together.
+    """
+    tile = sliding_tile(constants, chosen().wide)
+    if tile is None:
+        return 0
+    blocks = ceil_div(samples, tile.images) * (constants["K"] // tile.filters)
+    own = {"WIDE": tile.wide, "IMAGES": tile.images, "FILTERS": tile.filters}
+    own["BLOCKS"] = max(SLIDING_THREADS // tile.threads, 1)
+    source = "conv2d_fprop/sliding"
+    build.add(source, constants | own, arguments, blocks, tile.threads, tile.shared)
+    return blocks
 
 
 def _few_taps_forward(node: Node, specs: Specs, constants: dict[str, int]) -> Selection:
@@ -444,18 +466,18 @@ def _add_sliding_dgrad(
         return 0
     tall = chosen().tall if rows % chosen().tall == 0 else 1
     strip_threads = cols // wide * _SPARSE_CHANNELS
-    images = max(_SLIDING_THREADS // strip_threads, 1)
+    images = max(SLIDING_BLOCK // strip_threads, 1)
     threads = images * strip_threads
     plane = images * 2 * tall * 2 * cols + 1
     shared = 4 * constants["K"] * (9 * _SPARSE_CHANNELS + plane) + 16 * tall * threads
-    if shared > _DGRAD_BYTES or threads > _MOST_SLIDING:
+    if shared > _DGRAD_BYTES or threads > SLIDING_THREADS:
         return 0
     blocks = ceil_div(samples, images) * (constants["C"] // _SPARSE_CHANNELS)
     build.add(
         "conv2d_dgrad/sliding",
         constants
         | {**mask_constants(node.op), "TALL": tall, "WIDE": wide, "IMAGES": images}
-        | {"BLOCKS": max(_MOST_SLIDING // threads, 1)},
+        | {"BLOCKS": max(SLIDING_THREADS // threads, 1)},
         (dy, index, w, mask, Tensor(node.outputs[-1]), samples),
         blocks,
         ceil_div(threads, 32) * 32,

@@ -19,6 +19,12 @@ SHARED_BYTES = 48 * 1024
 #: Threads that a block of the direct convolution may have: many if they make full rounds of the
 #: four schedulers of a multiprocessor, else few; and at least half as many.
 DIRECT_THREADS, DIRECT_ROUND = (256, 128), 128
+#: Of sliding convolutions: threads that the strips of an image, or of several, should make;
+#: threads that share a multiprocessor, so that one has 128 registers.
+SLIDING_BLOCK, SLIDING_THREADS = 128, 512
+#: Of the forward one: the fewest and the most threads of a block, which then may have more
+#: registers; and the most bytes of shared memory, so that four blocks share a multiprocessor.
+FORWARD_THREADS, FORWARD_BYTES = (96, 384), 56 * 1024
 #: Most bytes of partial sums of a step.
 PARTIAL_BYTES = 64 * 1024 * 1024
 
@@ -117,6 +123,52 @@ def _sliced(sizes: Mapping[str, int], band: int, across: int, filters: int) -> D
     for fours in (4, 2, 1):
         if sizes["C"] % (4 * fours) == 0 and fours * nbytes <= SHARED_BYTES:
             return DirectBand(band, filters, 4 * fours, threads, fours * nbytes)
+    return None
+
+
+@dataclass(frozen=True)
+class SlidingTile:
+    """A block of conv2d_fprop/sliding.
+
+    Attributes:
+        wide: output columns of a thread (WIDE).
+        images: of the block (IMAGES).
+        filters: of the block (FILTERS).
+        threads: one for four filters of a strip, filled up to whole warps.
+        shared: bytes of shared memory.
+    """
+
+    wide: int
+    images: int
+    filters: int
+    threads: int
+    shared: int
+
+
+def sliding_tile(sizes: Mapping[str, int], widest: int) -> SlidingTile | None:
+    """The block with the most filters that fits; None if there is none.
+
+    Args:
+        sizes: the constants of device/conv.cuh, and POOL.
+        widest: the most output columns of a thread, which has those that overhang least.
+    """
+    cols = sizes["OW"] // 2 * 2 if sizes["POOL"] else sizes["OW"]
+    if not cols or (sizes["POOL"] and sizes["OH"] < 2):
+        return None
+    wide = min((w for w in (6, 4) if w <= widest), key=lambda w: ceil_div(cols, w) * w)
+    across, fours = ceil_div(cols, wide), sizes["C"] // 4
+    line = (2 + sizes["R"] // 2 * 2) * (across * wide + sizes["S"] - 1)
+    apart = next(apart for each, apart in ((8, 1), (4, 2), (2, 4), (1, 1)) if fours % each == 0)
+    least, most = FORWARD_THREADS
+    for filters in (64, 32, 16):
+        each = across * filters // 4  # threads of an image
+        for images in range(max(SLIDING_BLOCK // each, 1), 0, -1):
+            plane = images * line + (apart - images * line) % 8
+            shared = 16 * fours * (sizes["R"] * sizes["S"] * filters + plane)
+            count = ceil_div(images * each, 32) * 32
+            fits = shared <= FORWARD_BYTES and least <= count <= most
+            if fits and sizes["K"] % filters == 0:
+                return SlidingTile(wide, images, filters, count, shared)
     return None
 
 
