@@ -16,6 +16,8 @@ from convloom.cli.main import app
 SOURCE = Path(convloom.__file__).parent.parent
 #: Seconds after which a process of these tests is taken for hanging.
 PATIENCE = 120
+#: An example that is a network of one's own, as commands name it.
+DROPOUT_NET = f"{SOURCE.parent / 'examples' / 'dropout_net.py'}:make_model"
 
 
 def words(line: str) -> list[str]:

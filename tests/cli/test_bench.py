@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from convloom.backends.cuda import device
-from tests.cli.running import invoke, refused, words
+from tests.cli.running import DROPOUT_NET, invoke, refused, words
 
 QUICK = words("--batch-size 2 --device cpu --rounds 1 --seconds 0")
 
@@ -127,6 +127,39 @@ def test_pytorch_beside_convloom(
     assert len((tmp_path / "pytorch.csv").read_text().splitlines()) == 5
 
 
+def test_pytorch_beside_convloom_in_bf16(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    given = words("--data cifar10 --batch-size 2 --device cpu --precision bf16")
+    quick = words("--skip compile,DataLoader --rounds 1 --seconds 0")
+    result = invoke("bench", "pytorch", DROPOUT_NET, *given, *quick, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stdout.split())
+    assert "make_model, batch 2, bf16, on" in text
+    document = json.loads((tmp_path / "pytorch.json").read_text())
+    assert document["precision"] == "bf16"
+    assert [row["note"] for row in document["rows"]] == ["", "", ""]
+    (note,) = document["notes"]
+    assert "only on-chip segments compute in bf16; in fp32: 0 (Conv2d)" in note
+    assert note in text
+
+
+def test_both_engines_get_the_precision() -> None:
+    pytest.importorskip("torch")
+    from convloom.cli.bench import pytorch, shared
+
+    config = shared.settings("lenet", 2, "digits", "cuda-sim", "bf16")
+    workload = shared.make_work(config, None)
+    training = pytorch._training(config, workload, "cuda-sim", "plain")
+    assert training._engine.precision == workload.precision == "bf16"
+    peers = pytorch._peer_steps(config, workload, "cpu")
+    assert {candidate.make().kind.precision for candidate in peers[:1]} == {"bf16"}
+    eager = pytorch._peer_loaders(config, workload, "cpu", [0])[0].make()
+    try:
+        assert eager._peer.kind.precision == "bf16"
+    finally:
+        eager.close()
+
+
 def test_pytorch_is_needed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "convloom.interop.torch.peers", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -140,6 +173,7 @@ def test_pytorch_is_needed(tiny: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("--workers 0,x", "--workers must be"),
         ("--device cuda-sim", "PyTorch has no device cuda-sim"),
         ("--batch-size 0", "--batch-size must be"),
+        ("--precision fp16", "--precision must be 'fp32' or 'tf32' or 'bf16'"),
     ],
 )
 def test_pytorch_wrong_usage(given: str, part: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from convloom.backends import get_backend
 from convloom.backends.cuda import device
 from convloom.backends.cuda.device import Found
-from tests.cli.running import invoke, refused, words
+from tests.cli.running import DROPOUT_NET, invoke, refused, words
 
 
 def steps(*given: object) -> list[dict[str, object]]:
@@ -74,6 +74,11 @@ def test_precision_makes_a_chain_or_a_note() -> None:
     result = invoke("plan", "lenet", "--precision", "fp8")
     assert result.exit_code == 2
     assert "--precision must be 'fp32' or 'tf32' or 'bf16'" in result.stderr
+
+
+def test_the_example_with_dropout_stays_on_chip() -> None:
+    given = ("--data", "cifar10", "--batch-size", "128", "--device", "cuda", "--precision", "bf16")
+    assert [step["op"] for step in steps(DROPOUT_NET, *given)] == ["ChainUpdate"]
 
 
 @pytest.mark.parametrize("shape", ["3,20,24", "3x20x24", "3×20×24"])

@@ -219,6 +219,24 @@ def test_links_and_paths_exist(document: Path) -> None:
             assert any((home / name).exists() for home in homes), name
 
 
+def test_the_example_with_dropout_on_chip() -> None:
+    make_model = runpy.run_path(str(ROOT / "examples" / "dropout_net.py"))["make_model"]
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 3, 32, 32), np.float32), np.array([3, 7])
+
+    def losses(device: str) -> list[float]:
+        model, rule = make_model(10, 3, (32, 32)), cl.optim.SGD(lr=1e-4)
+        engine = {"device": device, "precision": "bf16"}
+        step = cl.compile(
+            model, nn.CrossEntropyLoss(), rule, batch_size=2, input_shape=(3, 32, 32), **engine
+        )
+        return [step(x, y) for _ in range(3)]
+
+    exact, found = losses("reference"), losses("cuda-sim")
+    assert len({round(loss, 1) for loss in exact}) == 3  # the update and the mask tell
+    assert found == pytest.approx(exact, rel=1e-2)
+
+
 def test_examples_run(tiny_fashion: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / "examples" / "step_through.py"), run_name="__main__")
     assert "=== 5. compiled against reference" in capsys.readouterr().out

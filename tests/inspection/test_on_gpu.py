@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from convloom.ops.precision import PRECISIONS
 from tests.cli.running import environment, invoke, words
 
 pytestmark = pytest.mark.gpu
@@ -52,10 +53,15 @@ def test_layers_are_measured_beside_pytorch(tmp_path: Path, torch_on_gpu: None) 
         assert sum(row["pytorch_us"] for row in found["rows"] if row["direction"] == "backward") > 0
 
 
-def test_pytorch_is_measured(tmp_path: Path, torch_on_gpu: None) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_pytorch_is_measured(precision: str, tmp_path: Path, torch_on_gpu: None) -> None:
     given = words("--device cuda --rounds 1 --seconds 0.3 --workers 0,2 --skip compile")
-    result = invoke("bench", "pytorch", "lenet", *given, "--out", tmp_path)
+    result = invoke(
+        "bench", "pytorch", "lenet", *given, "--precision", precision, "--out", tmp_path
+    )
     assert result.exit_code == 0, result.output
-    rows = json.loads((tmp_path / "pytorch.json").read_text())["rows"]
+    document = json.loads((tmp_path / "pytorch.json").read_text())
+    rows = document["rows"]
+    assert (document["precision"], document["notes"]) == (precision, [])
     assert [row["note"] for row in rows] == [""] * len(rows)
     assert {"plain", "stream", "resident", "graph"} <= {row["name"] for row in rows}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from convloom.interop.torch import peers
 from convloom.interop.torch.peers import COMPILE, EAGER, Kind, Loading, Peer, Pixels, kinds
 from convloom.interop.torch.twin import TorchTwin
 from convloom.ir import ConvloomError
+from convloom.ops.precision import BF16, FP32, PRECISIONS, TF32
 from convloom.optim import SGD
 
 SHAPE = (2, 10, 9)
@@ -170,8 +172,69 @@ def test_a_peer_begins_where_convloom_does(workload: Workload, kind: Kind) -> No
     assert peer(workload, kind).first_loss == pytest.approx(step(*workload.batches[0]), rel=1e-5)
 
 
-def test_a_peer_learns(workload: Workload) -> None:
-    found = peer(workload)
+@pytest.mark.parametrize("kind", [EAGER, pytest.param(COMPILE, marks=pytest.mark.slow)])
+def test_a_peer_in_bf16_begins_where_the_kernels_on_chip_do(kind: Kind) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 9, 5)
+        )
+
+    loss, rule, shape = nn.CrossEntropyLoss(), SGD(lr=0.1), (3, 8, 8)
+    workload = make_workload(
+        model(), loss, rule, input_shape=shape, batch_size=4, samples=20, precision=BF16
+    )
+    ours = model()
+    ours.load_state_dict(workload.weights)
+    step = cl.compile(
+        ours, loss, rule, batch_size=4, input_shape=shape, device="cuda-sim", precision=BF16
+    )
+    assert [part.node.op.name for part in step.plan.steps] == ["ChainUpdate"]
+    exact = peer(workload).first_loss
+    found = peer(workload, replace(kind, precision=BF16)).first_loss
+    assert found == pytest.approx(step(*workload.batches[0]), rel=3e-2)
+    assert 0 < abs(found - exact) < 3e-2 * exact
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_a_peer_computes_in(
+    workload: Workload, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[object, ...]] = []
+    twins: list[TorchTwin] = []
+    cross_entropy, backward = peers.functional.cross_entropy, torch.autograd.backward
+
+    def note(*what: object) -> None:
+        flags = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        seen.append((*what, torch.is_autocast_enabled("cpu"), *flags))
+
+    def loss(logits: torch.Tensor, *given: Any, **named: Any) -> torch.Tensor:
+        note("loss", logits.dtype)
+        return cross_entropy(logits, *given, **named)
+
+    def gradients(loss: torch.Tensor) -> None:
+        note("backward", loss.dtype)
+        backward(loss)
+
+    def twin(*given: Any) -> TorchTwin:
+        twins.append(TorchTwin(*given))
+        return twins[-1]
+
+    monkeypatch.setattr(peers, "TorchTwin", twin)
+    monkeypatch.setattr(peers.functional, "cross_entropy", loss)
+    monkeypatch.setattr(torch.autograd, "backward", gradients)
+    peer(workload, replace(EAGER, precision=precision)).run_for(0.0)
+    narrow, tf32 = precision == BF16, precision == TF32
+    logits = torch.bfloat16 if narrow else torch.float32
+    step = [("loss", logits, narrow, tf32, tf32), ("backward", torch.float32, False, tf32, tf32)]
+    assert seen == 2 * step  # the first step, and one of the turn
+    for parameter in twins[0].parameters():
+        assert parameter.grad is not None
+        assert parameter.dtype == parameter.grad.dtype == torch.float32
+
+
+@pytest.mark.parametrize("precision", [FP32, BF16])
+def test_a_peer_learns(workload: Workload, precision: str) -> None:
+    found = peer(workload, replace(EAGER, precision=precision))
     images, seconds = found.run_for(0.01)
     assert images % 3 == 0
     assert images > 0
@@ -223,6 +286,16 @@ def test_precision_is_as_it_was() -> None:
 def test_graphs_are_for_gpus() -> None:
     assert [kind.name for kind in kinds("cpu")] == ["eager", "compile"]
     assert {"graph", "compile+graph"} < {kind.name for kind in kinds("cuda")}
+
+
+def test_rows_are_in_the_precision_asked_for() -> None:
+    fp32 = kinds("cuda", FP32)
+    assert [kind.precision for kind in fp32] == [FP32] * 4 + [TF32]
+    assert fp32[-1].name == "compile+graph, TF32"
+    for precision in (TF32, BF16):
+        found = kinds("cuda", precision)
+        assert [kind.name for kind in found] == [kind.name for kind in fp32[:4]]
+        assert {kind.precision for kind in found} == {precision}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch sees a GPU")

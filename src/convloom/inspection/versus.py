@@ -15,6 +15,7 @@ from convloom.inspection.busy import SOURCE, BusyMeter
 from convloom.inspection.timing import MOST_STEPS
 from convloom.inspection.ways import prepare, ways
 from convloom.inspection.workload import Workload
+from convloom.ops.precision import FP32
 from convloom.training import feeding
 from convloom.training.engine import Engine
 from convloom.training.feeding import Course, Feed
@@ -84,8 +85,10 @@ class Versus:
     """The comparison's result.
 
     Attributes:
-        busy_source: how the GPU's busy share was found.
         environment: command, date, hardware, versions.
+        busy_source: how the GPU's busy share was found.
+        precision: of both engines' products.
+        notes: why some of convloom's products are in fp32 none the less.
     """
 
     network: str
@@ -96,6 +99,8 @@ class Versus:
     rows: tuple[Row, ...]
     environment: Mapping[str, Any]
     busy_source: str = SOURCE
+    precision: str = FP32
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as plain data."""

@@ -29,6 +29,7 @@ def register(app: typer.Typer) -> None:
         "pytorch",
         epilog=examples(
             "convloom bench pytorch lenet --device cuda",
+            "convloom bench pytorch lenet --device cuda --precision bf16 --skip DataLoader",
             "convloom bench pytorch lenet --device cpu --skip compile --workers 0,2 --json",
         ),
     )(pytorch.pytorch)

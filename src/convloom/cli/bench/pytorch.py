@@ -31,6 +31,7 @@ def pytorch(
     device: options.Device = None,
     data: options.ShapeOf = None,
     input_shape: options.InputShape = None,
+    precision: options.Precision = None,
     threads: options.Threads = None,
     rounds: Annotated[
         int, typer.Option(metavar="N", min=1, help="Turns of each row; the median counts.")
@@ -57,7 +58,7 @@ def pytorch(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Train the same network in PyTorch, beside convloom, on the same random data, in fp32.
+    """Train the same network in PyTorch, beside convloom, on the same random data.
 
     Rows of kind "step" take batches that lie on the device already. Rows of kind "end to end" begin
     with the data set in the host's memory: convloom's ways of input, and PyTorch's DataLoader with
@@ -65,9 +66,13 @@ def pytorch(
     (a CUDA graph on a GPU, eager on a CPU). Columns: microseconds a step, images a second, the
     share of the time in which the GPU was busy, and how many times as fast convloom is as the
     fastest row of PyTorch of that kind.
+
+    Both engines compute in the precision that is asked for. With bf16, PyTorch's forward pass and
+    loss run under torch.autocast, its weights and updates stay in fp32; with tf32, its matrix
+    products and convolutions may use TF32. With fp32 they may not, save in a row of that name.
     """
     options.use_threads(threads)
-    config = shared.settings(model, batch_size, data, device)
+    config = shared.settings(model, batch_size, data, device, precision)
     words = tuple(word for word in skip.split(",") if word)
     found = _versus(config, _shape(input_shape), _numbers(workers), words, rounds, seconds)
     if out is not None:
@@ -97,15 +102,18 @@ def _versus(
     from convloom.backends import get_backend, resolve_device
     from convloom.inspection.environment import environment
     from convloom.inspection.versus import Versus, compared
+    from convloom.training.engine import precision_notes
 
     device = resolve_device(config.device)
     if device not in ("cpu", "cuda"):
         raise UsageError(f"PyTorch has no device {device}; use --device cpu or cuda")
-    gpu = shared.gpu_name(get_backend(device))  # before all rows fail for want of one
+    backend = get_backend(device)
+    gpu = shared.gpu_name(backend)  # before all rows fail for want of one
     _require_torch(device)
+    workload = shared.make_work(config, shape)
     candidates = [
         candidate
-        for candidate in _candidates(config, device, shape, workers)
+        for candidate in _candidates(config, workload, device, workers)
         if not any(word in candidate.name for word in skip)
     ]
     tell = shared.teller()
@@ -126,6 +134,8 @@ def _versus(
         seconds=seconds,
         rows=tuple(rows),
         environment=environment(device, gpu),
+        precision=config.precision,
+        notes=precision_notes(workload.plan(backend, "auto")),
     )
 
 
@@ -144,10 +154,9 @@ def _require_torch(device: str) -> None:
 
 
 def _candidates(
-    config: RunConfig, device: str, shape: tuple[int, int, int] | None, workers: list[int]
+    config: RunConfig, workload: Workload, device: str, workers: list[int]
 ) -> list[Candidate]:
     """Steps of PyTorch and ours, then training from end to end of ours and PyTorch."""
-    workload = shared.make_work(config, shape)
     return [
         *_peer_steps(config, workload, device),
         *_our_rows(config, workload, device),
@@ -161,7 +170,7 @@ def _peer_steps(config: RunConfig, workload: Workload, device: str) -> list[Cand
 
     return [
         Candidate(kind.name, "pytorch", STEP, partial(_peer, config, workload, device, kind), {})
-        for kind in kinds(device)
+        for kind in kinds(device, config.precision)
     ]
 
 
@@ -227,6 +236,7 @@ def _training(config: RunConfig, workload: Workload, device: str, kind: str) -> 
         optimizer=replace(config, lr=RATE).make_optimizer(),
         input_shape=shape,
         device=device,
+        precision=config.precision,
     )
     batches = dataset.batches(workload.batch_size, shuffle=True, prefetch=2)
     return OurTraining(engine, batches, kind)
@@ -238,7 +248,7 @@ def _peer_loaders(
     from convloom.inspection.versus import END_TO_END, Candidate
     from convloom.interop.torch.peers import EAGER, GRAPH, Loading
 
-    kind = GRAPH if device == "cuda" else EAGER
+    kind = replace(GRAPH if device == "cuda" else EAGER, precision=config.precision)
     peer = cache(lambda: _peer(config, workload, device, kind))
 
     def load(count: int, pin: bool) -> Loading:
@@ -286,7 +296,7 @@ def _print_versus(found: Versus) -> None:
             number(row.ratio, "×{:.2f}"),
             row.note,
         )
-    lines = ["", shared.origin(found)]
+    lines = ["", shared.origin(found), *found.notes]
     lines.append(f"median of {found.rounds} turns of {found.seconds:g} s each, by the host's clock")
     if found.device == "cuda":
         lines.append(f"GPU busy: {found.busy_source}")

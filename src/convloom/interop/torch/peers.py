@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from convloom.interop.torch.twin import TorchTwin
 from convloom.ir import ConvloomError, Graph
+from convloom.ops.precision import BF16, FP32, TF32
 
 #: Steps that warm up before a graph is captured, as PyTorch's manual has it.
 _WARM_UP = 3
@@ -34,26 +35,27 @@ class Kind:
     Attributes:
         compiled: forward, loss and backward by torch.compile.
         graph: the whole step as a captured CUDA graph.
-        tf32: products of matrices and convolutions may round to TF32.
+        precision: ``fp32``; ``tf32``, products of matrices and convolutions may round to it;
+            ``bf16``, forward and loss under autocast, with weights and updates in fp32.
     """
 
     name: str
     compiled: bool = False
     graph: bool = False
-    tf32: bool = False
+    precision: str = FP32
 
 
 EAGER, COMPILE = Kind("eager"), Kind("compile", compiled=True)
 GRAPH = Kind("graph", graph=True)
 BOTH = Kind("compile+graph", compiled=True, graph=True)
-BOTH_TF32 = Kind("compile+graph, TF32", compiled=True, graph=True, tf32=True)
+BOTH_TF32 = replace(BOTH, name="compile+graph, TF32", precision=TF32)
 
 
-def kinds(device: str) -> tuple[Kind, ...]:
-    """What PyTorch offers on a device."""
-    if device == "cuda":
-        return (EAGER, COMPILE, GRAPH, BOTH, BOTH_TF32)
-    return (EAGER, COMPILE)
+def kinds(device: str, precision: str = FP32) -> tuple[Kind, ...]:
+    """What PyTorch offers on a device in a precision; beside fp32 there is TF32 once more."""
+    offered = (EAGER, COMPILE, GRAPH, BOTH) if device == "cuda" else (EAGER, COMPILE)
+    more = (BOTH_TF32,) if device == "cuda" and precision == FP32 else ()
+    return (*(replace(kind, precision=precision) for kind in offered), *more)
 
 
 def check(device: str, threads: int) -> None:
@@ -109,13 +111,14 @@ class Peer:
         def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
             return functional.cross_entropy(model(x), y, label_smoothing=label_smoothing)
 
-        with precision(tf32=kind.tf32):
-            self.step = _make_step(kind, model, loss_of, optimizer, self._batches[0])
+        with precision(tf32=kind.precision == TF32):
+            cast = _autocast(loss_of, device) if kind.precision == BF16 else loss_of
+            self.step = _make_step(kind, model, cast, optimizer, self._batches[0])
             self.first_loss = float(self.step(*self._batches[0]))
 
     def run_for(self, seconds: float) -> tuple[int, float]:
         """Train for about so long; images and seconds."""
-        with precision(tf32=self.kind.tf32):
+        with precision(tf32=self.kind.precision == TF32):
             return timed(self.step, itertools.cycle(self._batches), seconds, self.device)
 
     def close(self) -> None:
@@ -160,7 +163,7 @@ class Loading:
 
     def run_for(self, seconds: float) -> tuple[int, float]:
         """Train for about so long; images and seconds, those of loading included."""
-        with precision(tf32=self._peer.kind.tf32):
+        with precision(tf32=self._peer.kind.precision == TF32):
             return timed(self._peer.step, self._batches, seconds, self._peer.device)
 
     def close(self) -> None:
@@ -232,6 +235,19 @@ def precision(*, tf32: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+def _autocast(loss_of: Step, device: str) -> Step:
+    """Forward and loss in bf16 where PyTorch's autocast has it so; the backward pass follows.
+
+    The weights' casts are made anew in each step, so that a captured graph makes them too.
+    """
+
+    def cast(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device, dtype=torch.bfloat16):
+            return loss_of(x, y)
+
+    return cast
 
 
 def _make_step(
