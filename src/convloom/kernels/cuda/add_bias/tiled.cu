@@ -4,6 +4,7 @@
 // Against naive: four elements a load and a store, and indices of 32 bits. Limit: 8 bytes of memory
 // traffic an element; biases of pixels, which are row-major, come from the second-level cache.
 #include "device/images.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256) add_bias_tiled(const f32* x, const f32* bias, f32* y) {
@@ -17,6 +18,5 @@ __global__ void __launch_bounds__(256) add_bias_tiled(const f32* x, const f32* b
                                      : channel];
     };
     const float4 four = *reinterpret_cast<const float4*>(x + offset);
-    *reinterpret_cast<float4*>(y + offset) =
-        make_float4(four.x + add(0), four.y + add(1), four.z + add(2), four.w + add(3));
+    store_float4(y + offset, make_float4(four.x + add(0), four.y + add(1), four.z + add(2), four.w + add(3)));
 }

@@ -3,6 +3,7 @@
 // One thread four neighbouring channels of a window; channels are last, and a multiple of four.
 // Against naive: four elements a load and a store, and indices of 32 bits. Limit: memory.
 #include "device/pool.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256) avg_pool_tiled(const f32* x, f32* y) {
@@ -15,6 +16,5 @@ __global__ void __launch_bounds__(256) avg_pool_tiled(const f32* x, f32* y) {
     });
     const f32 count = Pool<P>::divisor(at.row, at.col);
     const i64 to = Pool<P>::y_offset(at.image, at.channel, at.row, at.col);
-    *reinterpret_cast<float4*>(y + to) =
-        make_float4(sum.x / count, sum.y / count, sum.z / count, sum.w / count);
+    store_float4(y + to, make_float4(sum.x / count, sum.y / count, sum.z / count, sum.w / count));
 }

@@ -3,6 +3,7 @@
 // One thread four neighbouring channels of an input; channels are last, and a multiple of four.
 // Against naive: four elements a load and a store, and indices of 32 bits. Limit: memory.
 #include "device/pool.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256) avg_pool_grad_tiled(const f32* dy, f32* dx) {
@@ -16,5 +17,5 @@ __global__ void __launch_bounds__(256) avg_pool_grad_tiled(const f32* dy, f32* d
         sum.z += gradient.z / count, sum.w += gradient.w / count;
     });
     const i64 to = Pool<P>::x_offset(at.image, at.channel, at.row, at.col);
-    *reinterpret_cast<float4*>(dx + to) = sum;
+    store_float4(dx + to, sum);
 }

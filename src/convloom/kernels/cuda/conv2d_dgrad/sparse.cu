@@ -169,6 +169,6 @@ __global__ void __launch_bounds__(CONVLOOM_SPARSE_THREADS)
             value = make_float4(masked(value.x, kept.x), masked(value.y, kept.y),
                                 masked(value.z, kept.z), masked(value.w, kept.w));
         }
-        *reinterpret_cast<float4*>(dx + to) = value;
+        store_float4(dx + to, value);
     }
 }

@@ -6,6 +6,7 @@
 // Limit: memory where groups are small.
 #include "device/activation.cuh"
 #include "device/conv_groups.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(GROUP_THREADS)
@@ -33,8 +34,7 @@ __global__ void __launch_bounds__(GROUP_THREADS)
                 sum[j][0] = gated<P>(sum[j][0], y.x), sum[j][1] = gated<P>(sum[j][1], y.y);
                 sum[j][2] = gated<P>(sum[j][2], y.z), sum[j][3] = gated<P>(sum[j][3], y.w);
             }
-            *reinterpret_cast<float4*>(dx + to + j * S::OUT_C) =
-                make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
+            store_float4(dx + to + j * S::OUT_C, sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
         }
     }
 }

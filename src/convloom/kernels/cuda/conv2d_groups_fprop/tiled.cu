@@ -7,6 +7,7 @@
 // Limit: memory where groups are small; about four loads from the first-level cache an output.
 #include "device/activation.cuh"
 #include "device/conv_groups.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(GROUP_THREADS)
@@ -36,8 +37,7 @@ __global__ void __launch_bounds__(GROUP_THREADS)
             if (tile * S::TQ + j >= P::OW) continue;
 #pragma unroll
             for (int v = 0; v < 4; ++v) sum[j][v] = activated<P>(sum[j][v]);
-            *reinterpret_cast<float4*>(to + j * P::K) =
-                make_float4(sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
+            store_float4(to + j * P::K, sum[j][0], sum[j][1], sum[j][2], sum[j][3]);
         }
     }
 }

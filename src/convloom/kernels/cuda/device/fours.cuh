@@ -3,6 +3,7 @@
 // Addresses are multiples of 16 bytes: tensors begin at such, and threads step by four.
 #pragma once
 
+#include "device/ptx.cuh"
 #include "device/types.cuh"
 
 struct Four {
@@ -23,8 +24,7 @@ __device__ __forceinline__ Four load_four(const f32* from, i64 left) {
 
 __device__ __forceinline__ void store_four(f32* to, const Four& four, i64 left) {
     if (left >= 4) {
-        *reinterpret_cast<float4*>(to) =
-            make_float4(four.at[0], four.at[1], four.at[2], four.at[3]);
+        store_float4(to, four.at[0], four.at[1], four.at[2], four.at[3]);
         return;
     }
     for (int v = 0; v < 3; ++v)

@@ -1,7 +1,7 @@
-// All inline PTX: matrix fragments, tensor-core products and asynchronous copies. Written against
+// All inline PTX: matrix fragments, tensor-core products, asynchronous copies and wide stores. Written against
 // the PTX ISA; the host twin of each function is in sim/tensor.h. Shuffles and votes need no PTX.
 //
-// Needs sm_80. Pointers named target or row point into shared memory, source into global memory.
+// Needs sm_80, but for store_float4. Pointers named target or row point into shared memory, source into global memory.
 #pragma once
 
 #ifdef CONVLOOM_SIM
@@ -95,6 +95,17 @@ __device__ __forceinline__ unsigned prmt(unsigned a, unsigned b, unsigned select
     unsigned picked;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(picked) : "r"(a), "r"(b), "r"(selector));
     return picked;
+}
+
+// Four floats to global memory, `to` a multiple of 16 bytes, in one access: left to themselves,
+// compilers make four of it where a rectifier or a mask comes before.
+__device__ __forceinline__ void store_float4(float* to, float x, float y, float z, float w) {
+    asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)),
+                 "f"(x), "f"(y), "f"(z), "f"(w)
+                 : "memory");
+}
+__device__ __forceinline__ void store_float4(float* to, const float4& four) {
+    store_float4(to, four.x, four.y, four.z, four.w);
 }
 
 // The greater of two, or NaN if one of them is.

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "device/index.cuh"
+#include "device/ptx.cuh"
 
 struct Rows {
     i64 image;
@@ -59,8 +60,7 @@ __device__ __forceinline__ Channels<VEC> load_channels(const f32* from) {
 template <int VEC>
 __device__ __forceinline__ void store_channels(f32* to, const Channels<VEC>& channels) {
     if constexpr (VEC == 4)
-        *reinterpret_cast<float4*>(to) =
-            make_float4(channels.at[0], channels.at[1], channels.at[2], channels.at[3]);
+        store_float4(to, channels.at[0], channels.at[1], channels.at[2], channels.at[3]);
     else
         *to = channels.at[0];
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "device/index.cuh"
+#include "device/ptx.cuh"
 
 // Copies an operand's tiles: ROWS x BK elements by THREADS threads.
 template <class Source, int ROWS, int BK, int THREADS>
@@ -164,8 +165,7 @@ __device__ __forceinline__ void load_or_zero(f32 (&value)[VEC], const f32* from,
 template <bool ALIGNED>
 __device__ __forceinline__ void store_fours(f32* to, const f32* value, i64 first, i64 count) {
     if constexpr (ALIGNED) {
-        if (first < count)
-            *reinterpret_cast<float4*>(to) = make_float4(value[0], value[1], value[2], value[3]);
+        if (first < count) store_float4(to, value[0], value[1], value[2], value[3]);
     } else {
 #pragma unroll
         for (int v = 0; v < 4; ++v)

@@ -24,9 +24,15 @@ __global__ void __launch_bounds__(Tile<P>::THREADS)
         for (int j = 0; j < T::TN; j += 4) {
             const i64 col = first_col + T::col(j), at = sample * P::I + col;
             if constexpr (P::MASK != 0) {
+                constexpr int VEC = P::I % 4 == 0 ? 4 : 1;
 #pragma unroll
-                for (int v = 0; v < 4; ++v)
-                    if (col + v < P::I) sum[i][j + v] = gated<P>(sum[i][j + v], a[at + v]);
+                for (int v = 0; v < 4; v += VEC) {
+                    f32 kept[VEC];
+                    load_or_zero(kept, a, at + v, col + v < P::I);
+#pragma unroll
+                    for (int u = 0; u < VEC; ++u)
+                        sum[i][j + v + u] = gated<P>(sum[i][j + v + u], kept[u]);
+                }
             }
             store_fours<P::I % 4 == 0>(dx + at, &sum[i][j], col, P::I);
         }

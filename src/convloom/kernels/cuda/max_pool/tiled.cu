@@ -4,6 +4,7 @@
 // Who wins is said in the naive rung. Against naive: four elements a load and a store, and indices
 // of 32 bits. Limit: memory.
 #include "device/pool.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256) max_pool_tiled(const f32* x, f32* y, i32* index) {
@@ -19,6 +20,6 @@ __global__ void __launch_bounds__(256) max_pool_tiled(const f32* x, f32* y, i32*
         if (winner.w < 0 || prevails<P>(value.w, best.w)) best.w = value.w, winner.w = i32(cell);
     });
     const i64 to = Pool<P>::y_offset(at.image, at.channel, at.row, at.col);
-    *reinterpret_cast<float4*>(y + to) = best;
+    store_float4(y + to, best);
     if constexpr (P::INDEX != 0) *reinterpret_cast<int4*>(index + to) = winner;
 }

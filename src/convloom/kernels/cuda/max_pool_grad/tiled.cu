@@ -4,6 +4,7 @@
 // Against naive: four elements a load and a store, and indices of 32 bits.
 // Limit: memory; windows that overlap are served by the caches.
 #include "device/pool.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256)
@@ -30,5 +31,5 @@ __global__ void __launch_bounds__(256)
             if (winner.w == here) sum.w += gradient.w;
         }
     });
-    *reinterpret_cast<float4*>(dx + to) = sum;
+    store_float4(dx + to, sum);
 }

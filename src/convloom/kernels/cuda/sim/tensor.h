@@ -65,6 +65,14 @@ inline unsigned prmt(unsigned a, unsigned b, unsigned selector) {
     return picked;
 }
 
+inline void store_float4(float* to, float x, float y, float z, float w) {
+    *reinterpret_cast<float4*>(to) = make_float4(x, y, z, w);
+}
+
+inline void store_float4(float* to, const float4& four) {
+    *reinterpret_cast<float4*>(to) = four;
+}
+
 inline float max_nan(float a, float b) { return b > a || b != b ? b : a; }
 
 inline void cp_async_4(void* target, const void* source, CONVLOOM_SIM_SITE) {

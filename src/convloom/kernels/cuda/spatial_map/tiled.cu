@@ -4,6 +4,7 @@
 // Against naive: four elements a load and a store, and the search for taps serves four. Limit:
 // memory.
 #include "device/axis_map.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256)
@@ -20,5 +21,5 @@ __global__ void __launch_bounds__(256)
     });
     if (!inside) sum = make_float4(value, value, value, value);
     const i64 to = Images<P>::y_offset(at.image, at.channel, at.row, at.col);
-    *reinterpret_cast<float4*>(y + to) = sum;
+    store_float4(y + to, sum);
 }

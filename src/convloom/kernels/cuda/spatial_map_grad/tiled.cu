@@ -4,6 +4,7 @@
 // Against naive: four elements a load and a store, and the search for taps serves four. Limit:
 // memory.
 #include "device/axis_map.cuh"
+#include "device/ptx.cuh"
 
 template <class P>
 __global__ void __launch_bounds__(256)
@@ -17,5 +18,5 @@ __global__ void __launch_bounds__(256)
         sum.z = fmaf(weight, four.z, sum.z), sum.w = fmaf(weight, four.w, sum.w);
     });
     const i64 to = Images<P>::x_offset(at.image, at.channel, at.row, at.col);
-    *reinterpret_cast<float4*>(dx + to) = sum;
+    store_float4(dx + to, sum);
 }
