@@ -143,12 +143,12 @@ def _warp_forward(node: Node, specs: Specs) -> Selection | None:
     if outputs > _FEW_OUTPUTS or width < _MANY_INPUTS:
         return None
     # Blocks of one sample read all weights each, but a small batch has few blocks.
-    samples, warps = _LONE if n <= _SMALL_BATCH else _SHARED
-    limits = {"SAMPLES": _SHARED[0], "WARPS": _LONE[1]}
-    constants = _forward_constants(node, specs) | limits
-    *arguments, _ = _forward_arguments(node, n)
-    blocks = ceil_div(n, samples)
-    build.add("linear_fprop/warp", constants, (*arguments, samples, n), blocks, 32 * warps)
+    constants, arguments = _forward_constants(node, specs), _forward_arguments(node, n)
+    for samples, warps in (_LONE, _SHARED):
+        own = constants | {"SAMPLES": samples, "WARPS": warps}
+        build.add("linear_fprop/warp", own, arguments, ceil_div(n, samples), 32 * warps)
+    if n:
+        build.choose(last=n > _SMALL_BATCH)
     return build.selection("warp", "linear_fprop")
 
 

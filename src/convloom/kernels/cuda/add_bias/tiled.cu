@@ -18,5 +18,5 @@ __global__ void __launch_bounds__(256) add_bias_tiled(const f32* x, const f32* b
                                      : channel];
     };
     const float4 four = *reinterpret_cast<const float4*>(x + offset);
-    store_float4(y + offset, make_float4(four.x + add(0), four.y + add(1), four.z + add(2), four.w + add(3)));
+    store_float4(y + offset, four.x + add(0), four.y + add(1), four.z + add(2), four.w + add(3));
 }
