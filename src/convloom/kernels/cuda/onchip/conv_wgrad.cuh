@@ -57,6 +57,11 @@ struct ConvWgrad {
         }
     }
 
+    // Pixels of a half that a lane reads in a step: of bfloat16 that of ldmatrix, and if GATHER
+    // those of its products, of two that share a row the first.
+    static constexpr int TOGETHER = Conv::OW % 2 == 0 ? 2 : 1;
+    static constexpr int WALKS = !WIDE && Conv::GATHER ? 1 + 2 / TOGETHER : 1;
+
     // The unit's first tile of filters, filter row, and first tile of columns.
     __device__ __forceinline__ static int m_tile(int unit) { return unit / (N_GROUPS * ROWS) * MT; }
     __device__ __forceinline__ static int row(int unit) { return unit / N_GROUPS % ROWS; }
@@ -91,32 +96,43 @@ struct ConvWgrad {
             const Bytes* input = input_of<P, I>(map, buffer);
             if constexpr (!Conv::GATHER)
                 input += columns(n_tile(unit), lane) + 16 * row(unit) * Conv::XPITCH;
-            const auto add_steps = [&](auto with_bias) {
-                each_step(gradient, input, part, lane, [&](const Walk(&walk)[WALKS]) {
-                    u32 a[MT][4];
-                    load_gradient(a, walk, m_tile(unit), lane);
-                    if constexpr (Conv::GATHER)
-                        multiply_gathered(sum, a, walk, column, ones);
-                    else
-                        multiply_row(sum, a, walk, n_tile(unit), lane);
-                    if constexpr (decltype(with_bias)::VALUE) {
-                        const u32 ones[2] = {F::ONES, F::ONES};
-#pragma unroll
-                        for (int m = 0; m < MT; ++m) F::multiply(bias[m], a[m], ones);
-                    }
-                });
-            };
+            // A named structure and not a generic lambda, which NVRTC 13.0 takes for host code.
             if (gives_bias(unit))
-                add_steps(Known<!Conv::GATHER && Conv::BIAS>());
+                each_step(gradient, input, part, lane,
+                          Step<!Conv::GATHER && Conv::BIAS>{sum, bias, column, ones, unit, lane});
             else
-                add_steps(Known<false>());
+                each_step(gradient, input, part, lane,
+                          Step<false>{sum, bias, column, ones, unit, lane});
         }
     }
 
+    // What is done with the pixels of a step; BIASED: for the bias too.
+    template <bool BIASED>
+    struct Step {
+        Tiles<MT, TAPS * NT>& sum;
+        f32 (&bias)[MT][4];
+        const int (&column)[Conv::GATHER ? NT : 1];
+        int ones, unit, lane;
+
+        __device__ __forceinline__ void operator()(const Walk (&walk)[WALKS]) const {
+            u32 a[MT][4];
+            load_gradient(a, walk, m_tile(unit), lane);
+            if constexpr (Conv::GATHER)
+                multiply_gathered(sum, a, walk, column, ones);
+            else
+                multiply_row(sum, a, walk, n_tile(unit), lane);
+            if constexpr (BIASED) {
+                const u32 ones_of[2] = {F::ONES, F::ONES};
+#pragma unroll
+                for (int m = 0; m < MT; ++m) F::multiply(bias[m], a[m], ones_of);
+            }
+        }
+    };
+
     // Take each of a part's steps, of maps that begin at `gradient` and `input`.
-    template <class Step>
+    template <class Use>
     __device__ __forceinline__ static void each_step(const Bytes* gradient, const Bytes* input,
-                                                     int part, int lane, const Step& step) {
+                                                     int part, int lane, const Use& step) {
         // Where rows are whole steps and warps have as many of them, they take rows in turns.
         constexpr int OF_ROW = Conv::OW / EACH_HALF;
         constexpr bool BY_ROWS =
@@ -127,23 +143,12 @@ struct ConvWgrad {
 #pragma unroll
         for (int w = 0; w < WALKS; ++w)
             walk[w].begin(gradient, input, part * BEGIN + slot(w, lane), half(w, lane));
-        const auto take = [&](auto whole, int number) {
-            Walk checked[WALKS];
-#pragma unroll
-            for (int w = 0; w < WALKS; ++w) {
-                const int pixel = number * EACH_HALF + slot(w, lane);
-                checked[w] = walk[w];
-                if constexpr (!(Walk::EVEN && decltype(whole)::VALUE))
-                    checked[w].check(gradient, input, pixel, half(w, lane));
-            }
-            step(checked);
-        };
         if constexpr (BY_ROWS) {
 #pragma unroll 1
             for (int row = part; row < Walk::ROWS; row += SPLIT) {
 #pragma unroll
                 for (int i = 0; i < OF_ROW; ++i) {
-                    take(Known<true>(), row * OF_ROW + i);
+                    take<true>(walk, gradient, input, row * OF_ROW + i, lane, step);
 #pragma unroll
                     for (int w = 0; w < WALKS; ++w) walk[w].template move<0, EACH_HALF>();
                 }
@@ -153,18 +158,33 @@ struct ConvWgrad {
         } else {
 #pragma unroll 3
             for (int round = 0; round < ROUNDS; ++round) {
-                take(Known<ROUNDS * SPLIT * EACH_HALF <= Walk::HALF>(), round * SPLIT + part);
+                take<ROUNDS * SPLIT * EACH_HALF <= Walk::HALF>(walk, gradient, input,
+                                                               round * SPLIT + part, lane, step);
 #pragma unroll
                 for (int w = 0; w < WALKS; ++w) walk[w].template go_on<SPLIT * EACH_HALF>();
             }
-            if (part < REST) take(Known<STEPS * EACH_HALF <= Walk::HALF>(), ROUNDS * SPLIT + part);
+            if (part < REST)
+                take<STEPS * EACH_HALF <= Walk::HALF>(walk, gradient, input, ROUNDS * SPLIT + part,
+                                                      lane, step);
         }
     }
+    // Take step `number`; WHOLE: all of its pixels are there.
+    template <bool WHOLE, class Use>
+    __device__ __forceinline__ static void take(const Walk (&walk)[WALKS], const Bytes* gradient,
+                                                const Bytes* input, int number, int lane,
+                                                const Use& step) {
+        Walk checked[WALKS];
+#pragma unroll
+        for (int w = 0; w < WALKS; ++w) {
+            const int pixel = number * EACH_HALF + slot(w, lane);
+            checked[w] = walk[w];
+            if constexpr (!(Walk::EVEN && WHOLE))
+                checked[w].check(gradient, input, pixel, half(w, lane));
+        }
+        step(checked);
+    }
 
-    // Pixels of a half that a lane reads in a step: of bfloat16 that of ldmatrix, and if GATHER
-    // those of its products, of two that share a row the first.
-    static constexpr int TOGETHER = Conv::OW % 2 == 0 ? 2 : 1;
-    static constexpr int WALKS = !WIDE && Conv::GATHER ? 1 + 2 / TOGETHER : 1;
+    // Which pixel of a half a walk of a lane begins with.
     __device__ __forceinline__ static int slot(int w, int lane) {
         if constexpr (WIDE) return lane % 4;
         return w == 0 ? lane % 8 : lane % 4 * 2 + w - 1;

@@ -19,12 +19,6 @@ __host__ __device__ constexpr int fragment_at(int tile, int lane) {
     return NT % 2 == 0 ? tile / 2 * 512 + lane * 16 + tile % 2 * 8 : tile * 256 + lane * 8;
 }
 
-// What is known when a kernel is compiled, as an argument.
-template <bool IS>
-struct Known {
-    static constexpr bool VALUE = IS;
-};
-
 template <class P, int I>
 struct ConvStage {
     // Input C x H x W, K filters of R x S, output OH x OW, pooled to YH x YW.
