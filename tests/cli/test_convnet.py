@@ -390,6 +390,17 @@ class TestHabits:
         flags = ("--data", "digits", "--crop-border", 4, "--out", tmp_path / "b")
         message = refused(1, "train", "--layers", layers, "--params", params, *flags)
         assert "a crop border of 4 leaves nothing of images of 8×8 pixels" in message
+        flags = ("--data", "digits", "--batch-size", 500, "--epochs", 2, "--out", tmp_path / "b")
+        few = ("train", "--layers", layers, "--params", params, *flags, "--wupdate-freq")
+        assert "updates nothing: the training has 6 minibatches in all" in refused(1, *few, 7)
+        assert not (tmp_path / "b").exists()
+        still = written(tmp_path, "still.cfg", edited(GENTLE, "coeff=1", "coeff=0"))
+        again = ("--data", "digits", "--out", whole, "--overwrite")
+        message = refused(1, "train", "--layers", layers, "--params", still, *again)
+        assert "coeff is 0 for [logprob]" in message
+        assert (whole / "last.safetensors").is_file()  # of the run that was to be replaced
+        result = invoke(*few, 6, "--device", "cpu")
+        assert result.exit_code == 0, result.output
 
 
 #: The digits, by the strokes they are written with.

@@ -336,3 +336,6 @@ def test_a_diverged_training_is_told_what_to_edit() -> None:
     rule = Velocity()
     assert rule.advice(1.0).startswith("rates of the parameter file: lower epsW and epsB")
     assert rule.advice(0.5).startswith("rates 0.5 times its file's: lower epsW and epsB")
+    for floor, said in ((0.25, True), (0.26, False), (0.0, False)):
+        rule = Velocity((TensorRule("w", 0.1, 0.9, 0.0, super_eps=floor),))
+        assert ("give superEps above 0.25, lower epsW" in rule.advice(1.0)) == said

@@ -153,6 +153,7 @@ def prepare(config: RunConfig, output: Output, *, resumed: bool = False) -> Run:
     shape = images.network_shape(config, train)
     model = network_of(config, shape, train.classes, output, resumed=resumed)
     run = Run(config, model, train, test)
+    _learning(run)  # what cannot learn is refused before a folder is claimed, and its old run gone
     for line in report.headline(config, run.model, train, test):
         output.note(line)
     return run
@@ -426,6 +427,11 @@ def _learning(run: Run) -> tuple[Optimizer, Any]:
     assert isinstance(run.model, convnet.Net)
     files = convnet.updates(_batch_files(run), config.batch_size)
     steps = config.epochs * sum(files)
+    if config.wupdate_freq > steps:
+        raise ConvloomError(
+            f"--wupdate-freq {config.wupdate_freq} updates nothing: the training has {steps:,} "
+            f"minibatches in all; give at most {steps}, or more epochs"
+        )
     rule = convnet.optimizer_of(
         run.model, steps=steps, files=files, seed=config.seed, every=config.wupdate_freq
     )

@@ -15,7 +15,7 @@ from convloom import random
 from convloom.compiler.rewrite import without_dead_code
 from convloom.convnet.modules.tree import DIVISORS
 from convloom.convnet.net import Net
-from convloom.convnet.rules import BiasRule, WeightRule
+from convloom.convnet.rules import LEAST_FLOOR, BiasRule, WeightRule
 from convloom.convnet.schedules import CONSTANT, RateSchedule, parse_schedule
 from convloom.ir import Role, ShapeError
 from convloom.ops import FilterLimit, VelocitySGD
@@ -148,7 +148,9 @@ class Velocity(Optimizer):
 
     def advice(self, lr: float) -> str:
         rates = "rates of the parameter file" if lr == 1 else f"rates {lr:.4g} times its file's"
-        return f"{rates}: lower epsW and epsB, limit weights by wball"
+        unsafe = any(rule.adaptive and rule.super_eps <= LEAST_FLOOR for rule in self.rules)
+        floor = f"give superEps above {LEAST_FLOOR:g}, " if unsafe else ""
+        return f"{rates}: {floor}lower epsW and epsB, limit weights by wball"
 
     def hyper(
         self, step: int, *, lr: float | None = None, momentum: float | None = None
