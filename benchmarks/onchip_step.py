@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,8 +58,6 @@ class Setting:
 
 
 GPU = Setting()
-#: Options that say nothing of what was measured, or are told otherwise.
-TOLD = ("out", "gathered")
 
 
 def main() -> None:
@@ -70,7 +70,6 @@ def main() -> None:
     parser.add_argument("--gathered", action="store_true", help="with kernels around the step too")
     parser.add_argument("--out", help="a file for the JSON")
     given = parser.parse_args()
-    asked = {key: value for key, value in vars(given).items() if value and key not in TOLD}
     batches = [int(batch) for batch in given.batches.split(",")]
     variants = {name: _variants(given.variant, name) for name in given.precision.split(",")}
     compile_ahead(given.network, variants, batches)
@@ -81,17 +80,16 @@ def main() -> None:
             if given.gathered:
                 rows.append(gathered(given.network, precision, batch, GPU))
     print(table([row for row in rows if "variant" in row]))
-    text = json.dumps({"environment": _environment(asked), "rows": rows})
+    text = json.dumps({"environment": _environment(), "rows": rows})
     if given.out:
         Path(given.out).write_text(text + "\n", encoding="utf-8")
     print(text)
 
 
-def _environment(asked: Mapping[str, object]) -> dict[str, Any]:
+def _environment() -> dict[str, Any]:
     """Where this was measured, and how."""
-    found = environment(GPU.device, open_gpu().name)
-    options = " ".join(f"--{key} {value}" for key, value in asked.items())
-    return found | {"command": f"python benchmarks/onchip_step.py {options}"}
+    command = shlex.join(["python", "benchmarks/onchip_step.py", *sys.argv[1:]])
+    return environment(GPU.device, open_gpu().name) | {"command": command}
 
 
 def _known() -> tuple[str, ...]:

@@ -5,6 +5,7 @@
 // Elements are numbered in NCHW order whatever the memory order, so that every layout and device
 // drops the same ones: with P::NHWC the words are drawn in that order and scattered.
 // Limit: ten rounds of two multiplications for four elements.
+#include "numbered.h"
 #include "philox.h"
 #include "simd.h"
 
@@ -25,27 +26,11 @@ void dropout(const Arg* args, long item, Worker*) {
     for (i64 i = first; i < last; i += WORDS) {
         philox(counter[0], u32(args[6].integer), counter[1], u64(i) / 4, words);
         const i64 count = min(WORDS, last - i);
-        if constexpr (P::NHWC != 0) {
-            i64 pixel = i % pixels, channel = i / pixels % channels;
-            i64 image = i / pixels / channels * channels * pixels;
-            for (i64 k = 0; k < count; ++k) {
-                const i64 at = image + pixel * channels + channel;
-                const bool kept = words[k] >= threshold;
-                mask[at] = kept;
-                y[at] = x[at] * (kept ? scale : 0.0f);
-                if (++pixel < pixels) continue;
-                pixel = 0;
-                if (++channel < channels) continue;
-                channel = 0;
-                image += channels * pixels;
-            }
-        } else {
-            for (i64 k = 0; k < count; ++k) {
-                const bool kept = words[k] >= threshold;
-                mask[i + k] = kept;
-                y[i + k] = x[i + k] * (kept ? scale : 0.0f);
-            }
-        }
+        each_numbered<P::NHWC != 0>(i, count, channels, pixels, [&](i64 k, i64 at) {
+            const bool kept = words[k] >= threshold;
+            mask[at] = kept;
+            y[at] = x[at] * (kept ? scale : 0.0f);
+        });
     }
 }
 

@@ -5,6 +5,7 @@
 // in NCHW order whatever the memory order: with P::NHWC words are drawn in that order and scattered.
 // Limit: ten rounds of two multiplications for four elements, two polynomials an element.
 #include "normal.h"
+#include "numbered.h"
 #include "philox.h"
 
 namespace convloom {
@@ -33,21 +34,8 @@ void noisy_relu(const Arg* args, long item, Worker*) {
             store(gains + k, broadcast(1.0f) + normal_number(drawn));
         }
         const i64 count = min(WORDS, last - i);
-        if constexpr (P::NHWC != 0) {
-            i64 pixel = i % pixels, channel = i / pixels % channels;
-            i64 image = i / pixels / channels * channels * pixels;
-            for (i64 k = 0; k < count; ++k) {
-                const i64 at = image + pixel * channels + channel;
-                y[at] = noisy(x[at], gains[k]);
-                if (++pixel < pixels) continue;
-                pixel = 0;
-                if (++channel < channels) continue;
-                channel = 0;
-                image += channels * pixels;
-            }
-        } else {
-            for (i64 k = 0; k < count; ++k) y[i + k] = noisy(x[i + k], gains[k]);
-        }
+        each_numbered<P::NHWC != 0>(i, count, channels, pixels,
+                                    [&](i64 k, i64 at) { y[at] = noisy(x[at], gains[k]); });
     }
 }
 
