@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
+
+from convloom.backends.cuda.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,9 @@ VARIANTS = {
     "cluster2both": Config(split=2, cluster=True, ahead=True, chained=True),
     "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True, chained=True),
 }
-_chosen: ContextVar[Config | None] = ContextVar("config of the kernels on chip", default=None)
+_chosen: Choice[Config | None] = Choice("config of the kernels on chip", None)
+#: A way to choose another one; None: as ever.
+using = _chosen.using
 
 
 def candidates(clusters: bool, room: int, exact: bool) -> tuple[Config, ...]:
@@ -78,20 +79,10 @@ def candidates(clusters: bool, room: int, exact: bool) -> tuple[Config, ...]:
         room: how many blocks it has for each image of a batch.
         exact: whether operands are float32; then ``ahead`` takes more registers than it is worth.
     """
-    wanted = _chosen.get()
+    wanted = _chosen()
     if wanted is not None:
         split = 1 if wanted.cluster and not clusters else max(1, min(wanted.split, room))
         return (replace(wanted, split=split),)
     alone = ALONE, PLAIN  # which takes the least memory
     shared = replace(SHARED, ahead=not exact)
     return (shared, *alone) if clusters and room >= SHARED.split else alone
-
-
-@contextmanager
-def using(config: Config | None) -> Iterator[None]:
-    """Make plans with another one: to time what it changes, or to test it; None: as ever."""
-    token = _chosen.set(config)
-    try:
-        yield
-    finally:
-        _chosen.reset(token)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
+
+from convloom.backends.cuda.choice import Choice
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,6 @@ VARIANTS = {
     "wide4": Config(wide=4),
     "slid-wide4": Config(sliding_forward=1, wide=4),
 }
-_chosen: ContextVar[Config] = ContextVar("config of the layers' kernels", default=PLAIN)
-
-
-def chosen() -> Config:
-    """What plans are made with."""
-    return _chosen.get()
-
-
-@contextmanager
-def using(config: Config) -> Iterator[None]:
-    """Make plans with another one: to time what it changes, or to test it."""
-    token = _chosen.set(config)
-    try:
-        yield
-    finally:
-        _chosen.reset(token)
+#: What plans are made with, and a way to choose another one.
+chosen = Choice("config of the layers' kernels", PLAIN)
+using = chosen.using
