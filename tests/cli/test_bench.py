@@ -137,7 +137,12 @@ def test_pytorch_beside_convloom_in_bf16(tmp_path: Path) -> None:
     assert "make_model, batch 2, bf16, on" in text
     document = json.loads((tmp_path / "pytorch.json").read_text())
     assert document["precision"] == "bf16"
-    assert [row["note"] for row in document["rows"]] == ["", "", ""]
+    assert [(row["name"], row["note"]) for row in document["rows"]] == [
+        ("eager", ""),
+        ("eager, channels_last", ""),
+        ("auto", ""),
+        ("plain", ""),
+    ]
     (note,) = document["notes"]
     assert "only on-chip segments compute in bf16; in fp32: 0 (Conv2d)" in note
     assert note in text
@@ -153,8 +158,11 @@ def test_both_engines_get_the_precision() -> None:
     assert training._engine.precision == workload.precision == "bf16"
     peers = pytorch._peer_steps(config, workload, "cpu")
     assert {candidate.make().kind.precision for candidate in peers[:1]} == {"bf16"}
-    eager = pytorch._peer_loaders(config, workload, "cpu", [0])[0].make()
+    (loader,) = pytorch._peer_loaders(config, workload, "cpu", [0])
+    assert loader.name == "DataLoader, eager, channels_last"
+    eager = loader.make()
     try:
+        assert eager._peer.kind.channels_last
         assert eager._peer.kind.precision == "bf16"
     finally:
         eager.close()

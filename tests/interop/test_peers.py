@@ -14,7 +14,16 @@ import convloom as cl
 from convloom import nn
 from convloom.inspection.workload import Workload, make_workload
 from convloom.interop.torch import peers
-from convloom.interop.torch.peers import COMPILE, EAGER, Kind, Loading, Peer, Pixels, kinds
+from convloom.interop.torch.peers import (
+    COMPILE,
+    EAGER,
+    Kind,
+    Loading,
+    Peer,
+    Pixels,
+    in_channels_last,
+    kinds,
+)
 from convloom.interop.torch.twin import TorchTwin
 from convloom.ir import ConvloomError
 from convloom.ops.precision import BF16, FP32, PRECISIONS, TF32
@@ -246,10 +255,11 @@ def test_a_peer_learns(workload: Workload, precision: str) -> None:
     assert sum(after) < sum(before)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_feeds_a_peer(workload: Workload, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "kind"), [(0, in_channels_last(EAGER)), (1, EAGER)])
+def test_a_loader_feeds_a_peer(workload: Workload, workers: int, kind: Kind) -> None:
+    fed = peer(workload, kind)
     loading = Loading(
-        peer(workload),
+        fed,
         workload.images,
         workload.labels,
         workload.mean,
@@ -260,6 +270,8 @@ def test_a_loader_feeds_a_peer(workload: Workload, workers: int) -> None:
     )
     try:
         images, _ = loading.run_for(0.01)
+        x, _ = next(loading._batches)
+        assert x.stride() == fed._batches[0][0].stride()
     finally:
         loading.close()
     assert images % 3 == 0
@@ -292,10 +304,39 @@ def test_rows_are_in_the_precision_asked_for() -> None:
     fp32 = kinds("cuda", FP32)
     assert [kind.precision for kind in fp32] == [FP32] * 4 + [TF32]
     assert fp32[-1].name == "compile+graph, TF32"
-    for precision in (TF32, BF16):
+    names = [kind.name for kind in fp32[:4]]
+    for precision, more in ((TF32, []), (BF16, [f"{name}, channels_last" for name in names])):
         found = kinds("cuda", precision)
-        assert [kind.name for kind in found] == [kind.name for kind in fp32[:4]]
+        assert [kind.name for kind in found] == names + more
         assert {kind.precision for kind in found} == {precision}
+    assert [kind.name for kind in kinds("cpu", BF16) if kind.channels_last] == [
+        "eager, channels_last",
+        "compile, channels_last",
+    ]
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_memory_format_that_a_peer_computes_in(
+    workload: Workload, channels_last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Images, filters and what convolutions make; weights stay what they were."""
+    seen: list[tuple[int, ...]] = []
+    conv2d = peers.functional.conv2d
+
+    def noted(x: torch.Tensor, w: torch.Tensor, *rest: Any) -> torch.Tensor:
+        y = conv2d(x, w, *rest)
+        seen.extend((x.stride(), w.stride(), y.stride()))
+        return y
+
+    monkeypatch.setattr(peers.functional, "conv2d", noted)
+    kind = replace(EAGER, precision=BF16)
+    found = peer(workload, in_channels_last(kind) if channels_last else kind)
+    assert found.kind.channels_last == channels_last
+    strides = [(180, 1, 18, 2), (18, 1, 6, 2), (360, 1, 36, 4)]
+    if not channels_last:
+        strides = [(180, 90, 9, 1), (18, 9, 3, 1), (360, 90, 9, 1)]
+    assert seen == strides
+    assert found.first_loss == pytest.approx(peer(workload).first_loss, rel=3e-2)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch sees a GPU")

@@ -68,8 +68,10 @@ def pytorch(
     fastest row of PyTorch of that kind.
 
     Both engines compute in the precision that is asked for. With bf16, PyTorch's forward pass and
-    loss run under torch.autocast, its weights and updates stay in fp32; with tf32, its matrix
-    products and convolutions may use TF32. With fp32 they may not, save in a row of that name.
+    loss run under torch.autocast, its weights and updates stay in fp32; each of its steps is timed
+    in NCHW and in channels_last, which PyTorch's manual advises there, and its DataLoader feeds
+    the latter. With tf32, its matrix products and convolutions may use TF32. With fp32 they may
+    not, save in a row of that name.
     """
     options.use_threads(threads)
     config = shared.settings(model, batch_size, data, device, precision)
@@ -246,9 +248,12 @@ def _peer_loaders(
     config: RunConfig, workload: Workload, device: str, workers: list[int]
 ) -> list[Candidate]:
     from convloom.inspection.versus import END_TO_END, Candidate
-    from convloom.interop.torch.peers import EAGER, GRAPH, Loading
+    from convloom.interop.torch.peers import EAGER, GRAPH, Loading, in_channels_last
+    from convloom.ops.precision import BF16
 
     kind = replace(GRAPH if device == "cuda" else EAGER, precision=config.precision)
+    if config.precision == BF16:
+        kind = in_channels_last(kind)
     peer = cache(lambda: _peer(config, workload, device, kind))
 
     def load(count: int, pin: bool) -> Loading:

@@ -37,12 +37,14 @@ class Kind:
         graph: the whole step as a captured CUDA graph.
         precision: ``fp32``; ``tf32``, products of matrices and convolutions may round to it;
             ``bf16``, forward and loss under autocast, with weights and updates in fp32.
+        channels_last: images and filters lie in PyTorch's memory format of that name, else NCHW.
     """
 
     name: str
     compiled: bool = False
     graph: bool = False
     precision: str = FP32
+    channels_last: bool = False
 
 
 EAGER, COMPILE = Kind("eager"), Kind("compile", compiled=True)
@@ -52,10 +54,21 @@ BOTH_TF32 = replace(BOTH, name="compile+graph, TF32", precision=TF32)
 
 
 def kinds(device: str, precision: str = FP32) -> tuple[Kind, ...]:
-    """What PyTorch offers on a device in a precision; beside fp32 there is TF32 once more."""
+    """What PyTorch offers on a device in a precision; beside fp32 there is TF32 once more.
+
+    In bf16 each comes in both memory formats: PyTorch's manual advises channels_last for it, but
+    small networks may be faster in NCHW.
+    """
     offered = (EAGER, COMPILE, GRAPH, BOTH) if device == "cuda" else (EAGER, COMPILE)
-    more = (BOTH_TF32,) if device == "cuda" and precision == FP32 else ()
-    return (*(replace(kind, precision=precision) for kind in offered), *more)
+    made = tuple(replace(kind, precision=precision) for kind in offered)
+    if precision == BF16:
+        return (*made, *(in_channels_last(kind) for kind in made))
+    return (*made, BOTH_TF32) if device == "cuda" and precision == FP32 else made
+
+
+def in_channels_last(kind: Kind) -> Kind:
+    """The same in that memory format, which its name says."""
+    return replace(kind, name=f"{kind.name}, channels_last", channels_last=True)
 
 
 def check(device: str, threads: int) -> None:
@@ -99,9 +112,11 @@ class Peer:
         self.kind = kind
         self.device = device
         self._batches = [
-            (torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in batches
+            (self.placed(torch.from_numpy(x)), torch.from_numpy(y).to(device)) for x, y in batches
         ]
-        model = TorchTwin(forward, weights).to(device)
+        model: TorchTwin = TorchTwin(forward, weights).to(device)
+        if kind.channels_last:
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         make: Any = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[update]
         on_gpu = {"fused": True} if device == "cuda" else {}
         if device == "cuda" and update == "adamw":
@@ -115,6 +130,11 @@ class Peer:
             cast = _autocast(loss_of, device) if kind.precision == BF16 else loss_of
             self.step = _make_step(kind, model, cast, optimizer, self._batches[0])
             self.first_loss = float(self.step(*self._batches[0]))
+
+    def placed(self, images: torch.Tensor, *, non_blocking: bool = False) -> torch.Tensor:
+        """Images on the device, in the kind's memory format."""
+        form = torch.channels_last if self.kind.channels_last else torch.contiguous_format
+        return images.to(self.device, non_blocking=non_blocking, memory_format=form)
 
     def run_for(self, seconds: float) -> tuple[int, float]:
         """Train for about so long; images and seconds."""
@@ -178,7 +198,7 @@ class Loading:
         while True:
             for x, y in self._loader:
                 yield (
-                    x.to(device, non_blocking=self._pin_memory),
+                    self._peer.placed(x, non_blocking=self._pin_memory),
                     y.to(device, non_blocking=self._pin_memory),
                 )
 
