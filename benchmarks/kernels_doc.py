@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +29,22 @@ DOCUMENTS = ("docs/kernels.md", "README.md")
 #: Results of a person's own that --take keeps.
 KEPT = (
     "agreement.json",
+    "alexnet-fit.txt",
+    "alexnet-step.txt",
     "build-lenet.json",
+    "cifar10-resnet20.txt",
+    "cifar10-vgg-small.txt",
     "ladder-lenet-64.json",
     "ladder-lenet-4096.json",
+    "layers-128.json",
     "many-lenet.json",
     "onchip-lenet.json",
+    "pytorch-alexnet-128.json",
+    "pytorch-dropout-net-128.json",
     "pytorch-lenet-64.json",
     "pytorch-lenet-4096.json",
+    "pytorch-mobilenet-v1-small-128.json",
+    "pytorch-resnet18-128.json",
     "sanitizer.txt",
     "times-lenet.json",
     "train-mnist.txt",
@@ -48,6 +57,12 @@ _PLACES = re.compile(r" (--out|--csv|--plot|--data-dir|--json)( [^ -][^ ]*)?(?= 
 #: Images a second of an epoch, which has more digits than its seconds.
 _EPOCH = re.compile(r"^ +\d+/\d+ .* ([\d.]+)([kM]?) +[\d.]+ s$", re.MULTILINE)
 _TRAINED = 60_000
+#: Large networks that are timed beside PyTorch.
+LARGE = ("alexnet", "resnet18", "mobilenet-v1-small")
+#: A network that no kernel was made for, beside PyTorch.
+_UNSEEN = "pytorch-dropout-net-128.json"
+#: Of a network's layers, how many of the slower and of the faster ones are shown.
+_SLOWER, _FASTER = 10, 5
 
 Rows = Iterable[Sequence[str]]
 
@@ -161,9 +176,9 @@ def _last(rows: list[dict[str, Any]], part: str) -> str:
     return str([row["kernels"] for row in rows if row["part"] == part][-1])
 
 
-def pytorch(batch: int) -> str:
+def pytorch(name: str) -> str:
     """Our rows and PyTorch's, steps and end to end."""
-    found = _result(f"pytorch-lenet-{batch}.json")
+    found = _result(name)
     rows = [
         (
             row["what"],
@@ -179,6 +194,95 @@ def pytorch(batch: int) -> str:
     ]
     header = ("what", "engine", "row", "µs a step", "images/s", "GPU busy", "against PyTorch")
     return _table(header, rows, "lllrrrr") + f"\n{_origin(found)}\n"
+
+
+def unseen() -> str:
+    """A network that no kernel was made for, in bf16."""
+    note = "\nPyTorch's rows are in NCHW; its channels_last rows have not been measured yet.\n"
+    return pytorch(_UNSEEN) + ("" if _has_formats() else note)
+
+
+def _has_formats() -> bool:
+    """Whether PyTorch was timed in channels_last too."""
+    return any("channels_last" in row["name"] for row in _result(_UNSEEN)["rows"])
+
+
+def zoo() -> str:
+    """Large networks, a row each, beside PyTorch's two ways to run them."""
+    made, dates = [], set()
+    for network in LARGE:
+        found = _result(f"pytorch-{network}-128.json")
+        rows = {row["name"]: row for row in found["rows"]}
+        ours = rows["auto"]
+        made.append(
+            (
+                network,
+                *(_milliseconds(rows.get(name)) for name in ("eager", "compile", "auto")),
+                _number(ours["images_per_second"]),
+                "" if ours["ratio"] is None else f"×{ours['ratio']:.2f}",
+            )
+        )
+        dates.add(found["environment"]["date"][:10])
+    command = _PLACES.sub("", found["environment"]["command"]).replace(network, "NETWORK")
+    header = ("network", "PyTorch eager", "compile", "convloom", "images/s", "against PyTorch")
+    note = (
+        f"Milliseconds a step; against the faster of PyTorch's (`{command}`, "
+        f"PyTorch {found['environment']['versions']['torch']}, {', '.join(sorted(dates))})."
+    )
+    return _table(header, made, "lrrrrr") + f"\n{note}\n"
+
+
+def _milliseconds(row: dict[str, Any] | None) -> str:
+    return "" if row is None or row["us"] is None else f"{row['us'] / 1e3:,.1f}"
+
+
+def layers(network: str) -> str:
+    """Where a network's layers are slower than PyTorch's, and where faster; alike ones as one."""
+    found = _result("layers-128.json")
+    rows = next((one["rows"] for one in found["networks"] if one["network"] == network), None)
+    if rows is None:
+        return f"Not measured: {network} failed.\n"
+    groups = sorted(_alike(rows), key=_lost, reverse=True)
+    slower = [group for group in groups if _lost(group) > 0]
+    faster = [group for group in reversed(groups) if _lost(group) <= 0]
+    made = [_layer_cells(group) for group in (*slower[:_SLOWER], *faster[:_FASTER])]
+    for title, part in (("all slower", slower), ("all faster", faster), ("all", groups)):
+        total = {"direction": f"**{title}**", "names": [], "what": "", "kernels": ()}
+        made.append(_layer_cells(total | {key: sum(g[key] for g in part) for key in _TIMES}))
+    header = ("pass", "layers", "sizes", "kernels", "µs", "PyTorch", "limit", "lost")
+    return _table(header, made, "llllrrrr") + f"\n{_origin(found)}\n"
+
+
+_TIMES = ("us", "pytorch_us", "limit_us")
+
+
+def _alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Passes of the same sizes and kernels as one, with the sums of their times."""
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = row["direction"], row["what"], tuple(row["kernels"])
+        blank = dict(zip(("direction", "what", "kernels"), key, strict=True))
+        group = groups.setdefault(key, blank | {"names": []} | dict.fromkeys(_TIMES, 0.0))
+        group["names"].append(row["layer"])
+        for time in _TIMES:
+            group[time] += row[time]
+    return list(groups.values())
+
+
+def _lost(group: dict[str, Any]) -> float:
+    return float(group["us"] - group["pytorch_us"])
+
+
+def _layer_cells(group: dict[str, Any]) -> tuple[str, ...]:
+    first, *more = group["names"] or [""]
+    return (
+        group["direction"],
+        f"{first} and {len(more)} more" if more else first,
+        group["what"],
+        ", ".join(group["kernels"]),
+        *(f"{group[key]:,.1f}" for key in _TIMES),
+        f"{_lost(group):+,.1f}".replace("-", "−"),
+    )
 
 
 def onchip() -> str:
@@ -350,8 +454,64 @@ def readme() -> str:
         f"beside {_number(graph)} of PyTorch's CUDA graph with data already on the device and at "
         f"most {_number(loading)} through its DataLoader (`convloom bench pytorch lenet`). Five "
         f"epochs of MNIST (`convloom train lenet --data mnist --epochs 5`) take {seconds:.2f} s of "
-        "training. [docs/kernels.md](docs/kernels.md) has all figures, kernel by kernel."
+        f"training. {_readme_ratios()} "
+        "[docs/kernels.md](docs/kernels.md) has all figures, kernel by kernel."
     )
+
+
+def _readme_ratios() -> str:
+    """How steps of other networks stand to PyTorch's fastest."""
+
+    def ratio(name: str) -> str:
+        rows = _result(f"pytorch-{name}-128.json")["rows"]
+        return f"{next(row['ratio'] for row in rows if row['name'] == 'auto'):.2f}"
+
+    *most, last = (f"{network} {ratio(network)}" for network in LARGE)
+    best = "PyTorch's best" + ("" if _has_formats() else " in NCHW")
+    return (
+        f"At batch 128 it takes steps of {', '.join(most)} and {last} times as fast as the faster "
+        "of PyTorch eager and torch.compile, and those of "
+        f"[examples/dropout_net.py](examples/dropout_net.py) in bf16 {ratio('dropout-net')} times "
+        f"as fast as {best}."
+    )
+
+
+def readme_trained() -> str:
+    """What the front page says of networks that were trained on the GPU."""
+    fit, step = ((RESULTS / f"alexnet-{part}.txt").read_text() for part in ("fit", "step"))
+    epochs, known, seconds = re.findall(r"^epoch (\d+): .* known (\d+)%, ([\d.]+) s$", fit, re.M)[
+        -1
+    ]
+    learnt = "by heart" if known == "100" else f"to {known} %"
+    memory = re.search(r"^memory ([\d.]+ [kMG]B)", step, re.M)
+    time = re.search(r"^([\d.]+) ms a step of (\d+)", step, re.M)
+    assert memory is not None
+    assert time is not None
+    trained = "; ".join(_recipe(network) for network in ("vgg-small", "resnet20"))
+    return _wrapped(
+        f"There the AlexNet of 2012 learns 100 photographs {learnt} in {epochs} epochs, "
+        f"{float(seconds):.0f} seconds in all, and its training step of {time[2]} images takes "
+        f"{memory[1]} and {float(time[1]):.0f} ms, copies from the host included "
+        "(`benchmarks/alexnet.py`, [fit](benchmarks/results/h200/alexnet-fit.txt), "
+        "[step](benchmarks/results/h200/alexnet-step.txt)). On CIFAR-10, by the recipes that "
+        f"`convloom train NETWORK --data cifar10` takes, {trained} "
+        "([other settings](benchmarks/results/cifar10_h200.txt))."
+    )
+
+
+def _recipe(network: str) -> str:
+    """How a run of a network's recipe on CIFAR-10 ended."""
+    text = (RESULTS / f"cifar10-{network}.txt").read_text()
+    accuracy = re.search(r"^test accuracy ([\d.]+ %)", text, re.M)
+    epochs = re.search(r"^ *(\d+)/\1 ", text, re.M)
+    seed = re.search(r"seed (\d+)", text)
+    time = re.search(r"^first step after .*, (\S+(?: s)?) in all$", text, re.M)
+    assert accuracy is not None, network
+    assert epochs is not None, network
+    assert seed is not None, network
+    took = "" if time is None else f", {time[1]} in all"
+    link = f"[{network}](benchmarks/results/h200/cifar10-{network}.txt)"
+    return f"{link} ends at {accuracy[1]} (seed {seed[1]}, {epochs[1]} epochs{took})"
 
 
 def _ways(name: str) -> list[dict[str, Any]]:
@@ -364,8 +524,11 @@ TABLES: dict[str, Callable[[], str]] = {
     "switches-64": lambda: switches(64),
     "times-64": lambda: times(64),
     "times-4096": lambda: times(4096),
-    "pytorch-64": lambda: pytorch(64),
-    "pytorch-4096": lambda: pytorch(4096),
+    "pytorch-64": lambda: pytorch("pytorch-lenet-64.json"),
+    "pytorch-4096": lambda: pytorch("pytorch-lenet-4096.json"),
+    "zoo": zoo,
+    **{f"layers-{network}": partial(layers, network) for network in LARGE},
+    "unseen": unseen,
     "onchip": onchip,
     "many": many,
     "usage": usage,
@@ -374,6 +537,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "training": training,
     "kernels": kernels,
     "readme": readme,
+    "readme-trained": readme_trained,
 }
 
 

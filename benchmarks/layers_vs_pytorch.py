@@ -36,7 +36,7 @@ from convloom.backends.cuda.gpu import open_gpu
 from convloom.compiler.segment import below_segments
 from convloom.inspection.environment import environment
 from convloom.inspection.peaks import Peaks, measured
-from convloom.ir import Plan
+from convloom.ir import Graph, Node, Plan
 
 FORWARD, BACKWARD = "forward", "backward"
 _IN_TORCH = Path(__file__).with_name("layers_in_torch.py")
@@ -159,6 +159,7 @@ def joined(
         theirs: seconds of PyTorch for each layer and direction.
     """
     own = owners(list(dict.fromkeys(layer for layer, _ in theirs)), plan)
+    sizes = described(plan)
     rows: dict[Part, dict[str, Any]] = {}
     for (layer, direction), seconds in theirs.items():
         part = own[layer], direction
@@ -175,7 +176,32 @@ def joined(
             row["us"] += step["us"]
             row["limit_us"] += step["limit_us"]
             row["kernels"] += [f"{step['op']} [{step['rung']}]"]
-    return sorted(rows.values(), key=lambda row: row["direction"] == BACKWARD)
+    made = [{**row, "what": sizes.get(row["layer"], "")} for row in rows.values()]
+    return sorted(made, key=lambda row: row["direction"] == BACKWARD)
+
+
+def described(plan: Plan) -> dict[str, str]:
+    """{layer: its sizes without the batch}, as ``3×3, 64→128, 56×56`` of a convolution's input."""
+    found: dict[str, str] = {}
+    for node in plan.graph.nodes:
+        if node.layer not in found:
+            found[node.layer] = _sizes(node, plan.graph)
+    return found
+
+
+def _sizes(node: Node, graph: Graph) -> str:
+    _, *image = graph.specs[node.inputs[0]].shape or (0,)
+    if node.op.name not in ("Conv2d", "FusedConv2d", "Linear", "FusedLinear"):
+        return "×".join(map(str, image))
+    outputs, _, *taps = graph.specs[node.inputs[1]].shape
+    parts = ["×".join(map(str, taps))] if taps else []
+    op: Any = node.op
+    if taps and op.stride != (1, 1):
+        parts.append(f"stride {op.stride[0]}")
+    if taps and op.groups > 1:
+        parts.append("depthwise" if op.groups == image[0] else f"{op.groups} groups")
+    parts.append(f"{image[0]}→{outputs}")
+    return ", ".join([*parts, "×".join(map(str, image[1:]))] if taps else parts)
 
 
 def owners(layers: list[str], plan: Plan) -> dict[str, str]:

@@ -1,26 +1,33 @@
 #!/bin/bash
-# All results of docs/kernels.md that need a GPU, into a folder; about four minutes on an H200.
+# All results of docs/kernels.md and README.md that need a GPU, into a folder; about a quarter of an
+# hour on an H200.
 #
-#     bash benchmarks/measure_gpu.sh FOLDER                 # everything but zoo and layers
+#     bash benchmarks/measure_gpu.sh FOLDER                 # everything
 #     bash benchmarks/measure_gpu.sh FOLDER ladder train    # some parts
 #
-# Parts: ladder times onchip many pytorch agreement sanitizer train, and large networks beside PyTorch:
-# zoo as a whole, layers one by one. MNIST is looked for as always ($CONVLOOM_DATA); pytorch, agreement, zoo
-# and layers need a PyTorch that is built for CUDA, sanitizer needs compute-sanitizer. Without a GPU
-# nothing begins. A command that fails is told and leaves nothing in the folder; what others of its part
-# found is kept, and the other parts still run. Then, anywhere, `python benchmarks/kernels_doc.py --take
-# FOLDER` keeps the results and rewrites the tables.
+# Parts, each of which takes a minute or less unless it says so: ladder times onchip many pytorch
+# agreement sanitizer train; beside PyTorch too zoo (large networks, two minutes), layers (theirs, one by
+# one) and dropout (a person's own network in bf16); alexnet (photographs learnt by heart, and a step)
+# and cifar10 (by recipes, some minutes).
+#
+# MNIST, CIFAR-10 and the photographs, imagenet-sample, are looked for in $CONVLOOM_DATA, the first two
+# elsewhere too, as always. pytorch, agreement, zoo, layers and dropout need a PyTorch that is built for
+# CUDA, sanitizer needs compute-sanitizer. Without a GPU nothing begins. A command that fails is told and
+# leaves nothing in the folder; what others of its part found is kept, and the other parts still run.
+# Then, anywhere, `python benchmarks/kernels_doc.py --take FOLDER` keeps the results and rewrites the
+# tables.
 set -u -o pipefail
 folder=${1:?name a folder for the results}
 shift
 here=$(dirname "$0")
 python=${PYTHON:-python3}
 convloom="$python -m convloom"
-[ $# -gt 0 ] || set -- ladder times onchip many pytorch agreement sanitizer train
+parts="ladder times onchip many pytorch agreement sanitizer train zoo layers dropout alexnet cifar10"
+[ $# -gt 0 ] || set -- $parts
 
 for part in "$@"; do
-    case $part in
-        ladder | times | onchip | many | pytorch | agreement | sanitizer | train | zoo | layers) ;;
+    case " $parts " in
+        *" $part "*) ;;
         *)
             echo "measure_gpu.sh: there is no part $part; see the head of $0" >&2
             exit 2
@@ -121,24 +128,67 @@ layers() {
     return $failed
 }
 
+dropout() {
+    result printed pytorch-dropout-net-128.json in_root $convloom bench pytorch \
+        examples/dropout_net.py:make_model --data cifar10 --batch-size 128 --device cuda \
+        --precision bf16 --seconds 0.3 --skip DataLoader,stream --json
+}
+
+in_root() { (cd "$here/.." && "$@"); }
+
+alexnet() {
+    local failed=0 photographs=${CONVLOOM_DATA:-}/imagenet-sample
+    if [ -d "$photographs" ]; then
+        result printed alexnet-fit.txt told \
+            "python benchmarks/alexnet.py fit PHOTOGRAPHS --device cuda" \
+            $python "$here/alexnet.py" fit "$photographs" --device cuda || failed=1
+    else
+        echo "failed: there is no folder ${photographs##*/} in ${CONVLOOM_DATA:-nothing}," \
+            "which \$CONVLOOM_DATA names" >&2
+        failed=1
+    fi
+    result printed alexnet-step.txt told \
+        "python benchmarks/alexnet.py step --batch-size 512 --device cuda" \
+        $python "$here/alexnet.py" step --batch-size 512 --device cuda || failed=1
+    return $failed
+}
+
+cifar10() {
+    local network failed=0
+    for network in vgg-small resnet20; do
+        result printed cifar10-$network.txt trained $network --data cifar10 || failed=1
+    done
+    return $failed
+}
+
 train() {
-    local failed=0
+    local failed=0 mnist="lenet --data mnist --epochs 5"
     # The first run of a kind fills the cache of kernels.
-    result printed train-mnist.txt trained --kernels auto || failed=1
-    result printed train-mnist.txt trained --kernels auto || failed=1
-    result printed train-mnist-bf16.txt trained --precision bf16 || failed=1
-    result printed train-mnist-bf16.txt trained --precision bf16 || failed=1
-    result printed train-mnist-naive.txt trained --kernels naive || failed=1
+    result printed train-mnist.txt trained $mnist --kernels auto || failed=1
+    result printed train-mnist.txt trained $mnist --kernels auto || failed=1
+    result printed train-mnist-bf16.txt trained $mnist --precision bf16 || failed=1
+    result printed train-mnist-bf16.txt trained $mnist --precision bf16 || failed=1
+    result printed train-mnist-naive.txt trained $mnist --kernels naive || failed=1
     return $failed
 }
 
 trained() {
-    {
-        echo "$ convloom train lenet --data mnist --epochs 5 --device cuda $*"
-        $convloom train lenet --data mnist --epochs 5 --device cuda "$@" \
-            --out "$scratch/$RANDOM" 2>&1
-    } | grep -v "saved in"
+    told "convloom train $* --device cuda" $convloom train "$@" --device cuda --out "$scratch/$RANDOM"
 }
+
+# told TEXT COMMAND...: the command as TEXT, where it runs, and what it prints but for names of folders.
+told() {
+    echo "$ $1"
+    $python -c "$origin" || return
+    shift
+    "$@" > "$scratch/told" 2>&1 || { cat "$scratch/told" >&2; return 1; }
+    sed "/saved in/d; /the best epoch on/d; /has training images alone/d" "$scratch/told"
+}
+
+origin='
+from convloom.backends.cuda.gpu import open_gpu
+from convloom.inspection.environment import environment, origin
+print(origin(environment("cuda", open_gpu().name)))'
 
 status=0
 for part in "$@"; do

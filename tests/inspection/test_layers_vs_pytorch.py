@@ -74,11 +74,23 @@ def test_every_call_of_pytorch_counts_once(found: Any) -> None:
 def test_both_sides_of_a_convolution_share_a_row(found: Any) -> None:
     _, rows, _ = found
     for row in rows:
+        assert row["what"]
         if any("Conv2d" in kernel for kernel in row["kernels"]):
             assert row["pytorch_us"] > 0
             assert row["us"] > 0
             backward = any("grad" in kernel.lower() for kernel in row["kernels"])
             assert row["direction"] == ("backward" if backward else "forward")
+
+
+def test_rows_say_the_sizes_of_their_layer(bench: Any) -> None:
+    sizes = bench.described(layers_of(bench.make_work("mobilenet-v1-small", 2)))
+    assert {
+        "features.0.0": "3×3, stride 2, 3→16, 224×224",
+        "features.0.1": "16×112×112",
+        "features.1.0.0": "3×3, depthwise, 16→16, 112×112",
+        "features.13.1.0": "1×1, 512→512, 7×7",
+        "classifier": "512→1000",
+    }.items() <= sizes.items()
 
 
 def test_pytorch_times_in_a_process_of_its_own(bench: Any) -> None:

@@ -7,6 +7,7 @@ import os
 import platform
 import shlex
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,14 @@ def environment(device: str, gpu: str | None = None) -> dict[str, Any]:
         "versions": versions,
         "system": platform.platform(),
     }
+
+
+def origin(found: Mapping[str, Any]) -> str:
+    """What ``environment`` found, but for the command, in one line: hardware; date; versions."""
+    hardware, versions = found["hardware"], found["versions"]
+    device = hardware.get("gpu") or f"{hardware['cpu']}, {hardware['cores']} cores"
+    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return f"{device}; {found['date']}; {named}"
 
 
 def processor() -> str:

@@ -122,9 +122,7 @@ def number(value: float | None, text: str) -> str:
 
 def origin(found: Ladder | Versus) -> str:
     """Network, batch, precision, hardware, date and versions, in one line."""
-    where = found.environment
-    hardware, versions = where["hardware"], where["versions"]
-    device = hardware.get("gpu") or f"{hardware['cpu']}, {hardware['cores']} cores"
-    named = ", ".join(f"{name} {version}" for name, version in versions.items())
+    from convloom.inspection.environment import origin as described
+
     what = f"{found.network}, batch {found.batch_size}, {found.precision}"
-    return f"{what}, on {device}; {where['date']}; {named}"
+    return f"{what}, on {described(found.environment)}"
