@@ -257,11 +257,15 @@ _TIMES = ("us", "pytorch_us", "limit_us")
 
 
 def _alike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Passes of the same sizes and kernels as one, with the sums of their times."""
+    """Passes of the same sizes and kernels as one, with the sums of their times.
+
+    Where a result does not say sizes, each layer is a row of its own.
+    """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        key = row["direction"], row["what"], tuple(row["kernels"])
-        blank = dict(zip(("direction", "what", "kernels"), key, strict=True))
+        what, kernels = row.get("what", ""), tuple(row["kernels"])
+        key = row["direction"], what or row["layer"], kernels
+        blank = {"direction": row["direction"], "what": what, "kernels": kernels}
         group = groups.setdefault(key, blank | {"names": []} | dict.fromkeys(_TIMES, 0.0))
         group["names"].append(row["layer"])
         for time in _TIMES:
@@ -464,13 +468,14 @@ def _readme_ratios() -> str:
 
     def ratio(name: str) -> str:
         rows = _result(f"pytorch-{name}-128.json")["rows"]
-        return f"{next(row['ratio'] for row in rows if row['name'] == 'auto'):.2f}"
+        found = next(row["ratio"] for row in rows if row["name"] == "auto")
+        return "(not measured)" if found is None else f"{found:.2f}"
 
     *most, last = (f"{network} {ratio(network)}" for network in LARGE)
     best = "PyTorch's best" + ("" if _has_formats() else " in NCHW")
     return (
-        f"At batch 128 it takes steps of {', '.join(most)} and {last} times as fast as the faster "
-        "of PyTorch eager and torch.compile, and those of "
+        f"At batch 128 convloom takes steps of {', '.join(most)} and {last} times as fast as "
+        "the faster of PyTorch eager and torch.compile, and those of "
         f"[examples/dropout_net.py](examples/dropout_net.py) in bf16 {ratio('dropout-net')} times "
         f"as fast as {best}."
     )

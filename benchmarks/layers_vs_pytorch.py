@@ -184,7 +184,7 @@ def described(plan: Plan) -> dict[str, str]:
     """{layer: its sizes without the batch}, as ``3×3, 64→128, 56×56`` of a convolution's input."""
     found: dict[str, str] = {}
     for node in plan.graph.nodes:
-        if node.layer not in found:
+        if node.layer not in found and node.inputs:
             found[node.layer] = _sizes(node, plan.graph)
     return found
 

@@ -117,6 +117,10 @@ def test_layers_alike_are_one_row_and_losses_come_first(tool: ModuleType, result
     assert made[-2][-1] == "−18.0"
     assert made[-1][-4:] == ["52.0", "59.0", "12.0", "−7.0"]
     assert tool.layers("resnet18") == "Not measured: resnet18 failed.\n"
+    for one in rows:
+        del one["what"]
+    (results / "layers-128.json").write_text(json.dumps(found))
+    assert [one[1] for one in cells(tool.layers("alexnet"))[:3]] == ["c", "d", "b"]
 
 
 def test_a_way_of_pytorch_that_could_not_run_leaves_a_gap(tool: ModuleType, results: Path) -> None:
@@ -151,6 +155,9 @@ def test_it_is_told_what_pytorch_was_not_timed_in(
     assert ("have not been measured yet" in tool.unseen()) == (not formats)
     assert tool._readme_ratios().endswith("PyTorch's best." if formats else "best in NCHW.")
     assert "alexnet 1.50, resnet18 1.50 and mobilenet-v1-small 1.50 times" in tool._readme_ratios()
+    rows = [{"name": "auto", "ratio": None}]
+    (results / "pytorch-resnet18-128.json").write_text(json.dumps({"rows": rows}))
+    assert "alexnet 1.50, resnet18 (not measured) and" in tool._readme_ratios()
 
 
 def test_the_front_page_says_how_runs_ended(tool: ModuleType, results: Path) -> None:
