@@ -1,14 +1,14 @@
 #!/bin/bash
-# All results of docs/kernels.md and README.md that need a GPU, into a folder; about a quarter of an
-# hour on an H200.
+# All results of docs/kernels.md and README.md that need a GPU, into a folder. That takes about a
+# quarter of an hour on an H200, by the sum of parts that were timed.
 #
 #     bash benchmarks/measure_gpu.sh FOLDER                 # everything
 #     bash benchmarks/measure_gpu.sh FOLDER ladder train    # some parts
 #
-# Parts, each of which takes a minute or less unless it says so: ladder times onchip many pytorch
-# agreement sanitizer train; beside PyTorch too zoo (large networks, two minutes), layers (theirs, one by
-# one) and dropout (a person's own network in bf16); alexnet (photographs learnt by heart, and a step)
-# and cifar10 (by recipes, some minutes).
+# Parts: ladder times onchip many pytorch agreement sanitizer train (four minutes together); beside
+# PyTorch too zoo (large networks, two minutes), layers (theirs, one by one) and dropout (a person's own
+# network in bf16); alexnet (photographs learnt by heart, and a step) and cifar10 (by recipes, the
+# longest).
 #
 # MNIST, CIFAR-10 and the photographs, imagenet-sample, are looked for in $CONVLOOM_DATA, the first two
 # elsewhere too, as always. pytorch, agreement, zoo, layers and dropout need a PyTorch that is built for
