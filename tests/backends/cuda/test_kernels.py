@@ -78,7 +78,7 @@ from convloom.ops.control import counter_vector, hyper_vector
 from convloom.training.graphs import INDEX, training_graph
 from tests.backends.cuda.trials import Trial, check
 from tests.backends.gradients import local_and_gradients, op_and_gradient
-from tests.backends.harness import assert_close, integers, normals, one_node, outcome
+from tests.backends.harness import assert_close, integers, normals, one_node, outcome, run_op
 from tests.backends.test_activation import family_trials
 from tests.backends.test_losses import loss_trials, row_trials, softmax_trials
 from tests.backends.test_tree import tree_trials
@@ -298,6 +298,41 @@ class TestConvolution:
             assert all(last_source(trial, backend).endswith("sliding") for trial in trials[::2])
             assert check(trials, backend, "sparse") == len(trials)
 
+    def test_winograd_filter_gradient(self, backend: Backend) -> None:
+        """Odd maps, few windows, tails of sixteen, and blocks of channels, filters and windows."""
+        trials = pooled_gradients(
+            (3, 16, 32, (14, 14), (0, 0)),
+            (2, 32, 64, (9, 7), (1, 1)),
+            (19, 16, 32, (6, 8), (1, 0)),
+            (1, 48, 32, (5, 30), (2, 2)),
+            (7, 16, 32, (4, 5), (0, 0)),
+            (1, 16, 32, (6, 120), (1, 1)),
+            (1, 16, 32, (2, 3), (1, 1)),
+        )
+        for trial in trials[2::8]:  # with a mask, of normals
+            trial.inputs[2].ravel()[[0, 7, 20]] = np.nan, np.inf, -np.inf
+        with using(VARIANTS["wino_wgrad"]):
+            assert all("conv2d_wgrad/winograd" in sources(trial, backend) for trial in trials)
+            assert check(trials, backend, "sparse") == len(trials)
+
+    def test_winograd_filter_gradient_not_finite(self, backend: Backend) -> None:
+        """What inputs that are not finite, or whose sums are not, touch: as without filtering."""
+        *_, trial = pooled_gradients((3, 16, 32, (10, 8), (1, 1)))
+        x, touched = trial.inputs[0], [3, 5, 8, 15]
+        x[0, 3, 2, 2], x[1, 5, 9, 7], x[2, 15, 4, 1] = np.nan, np.inf, -np.inf
+        x[2, 8, 4:6, 4:6] = 3e38  # whose sums overflow, and whose products do not
+        trial.inputs[2][:] *= 1e-3
+        made = []
+        for variant in ("wino_wgrad", "unwino_wgrad"):
+            with using(VARIANTS[variant]):
+                made.append(run_op(trial.op, *trial.inputs, backend=backend, kernels="sparse"))
+        (dw, db), (wanted_dw, wanted_db) = made
+        assert_close(db, wanted_db, 1e-5)
+        for channel in range(16):
+            assert_close(dw[:, channel], wanted_dw[:, channel], 1e-5)
+            assert np.isfinite(dw[:, channel]).all() or channel in touched
+            assert not np.isfinite(dw[:, channel]).all() or channel not in (3, 5, 15)
+
     def test_lenet_layers(self, backend: Backend, rung: str) -> None:
         """The shapes that training meets, at a batch that leaves tails."""
         trials = []
@@ -315,13 +350,16 @@ class TestConvolution:
         check(trials, backend, rung)
 
 
-def last_source(trial: Trial, backend: Backend) -> str:
-    """The kernel that runs last on the highest rung below those on chip."""
+def sources(trial: Trial, backend: Backend) -> list[str]:
+    """The kernels that run on the highest rung below those on chip, in order."""
     graph = one_node(trial.op, trial.inputs)
     selection = backend.select(graph.nodes[0], graph.specs, "sparse")
     assert selection is not None
-    source: str = selection.launch.phases[-1].kernel.source
-    return source
+    return [phase.kernel.source for phase in selection.launch.phases]
+
+
+def last_source(trial: Trial, backend: Backend) -> str:
+    return sources(trial, backend)[-1]
 
 
 def direct_convolutions(

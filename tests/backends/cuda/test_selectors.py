@@ -53,6 +53,14 @@ def test_convolutions_slide_where_a_batch_has_blocks_enough() -> None:
         assert len([one for one in sources if one.startswith("conv2d_dgrad")]) == 1
 
 
+def test_filter_gradients_are_filtered_where_windows_are_plenty() -> None:
+    for samples, wgrad in ((64, "sparse"), (4096, "winograd")):
+        plan = training_plan("lenet", samples, "sparse")
+        sources = [phase.kernel.source for phase in phases(plan)]
+        found = [one for one in sources if one.startswith("conv2d_wgrad")]
+        assert found == [f"conv2d_wgrad/{wgrad}", "conv2d_wgrad/warp"]
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 def test_launches_fit_a_gpu(rung: str) -> None:
     for phase in phases(training_plan("vgg-small", 70_000, rung, clip=True)):

@@ -9,7 +9,7 @@ from convloom.backends.cuda.choice import Choice
 
 @dataclass(frozen=True)
 class Config:
-    """How convolutions run. Results differ by the order of sums alone.
+    """How convolutions run. Results differ by rounding alone.
 
     Attributes:
         sliding: blocks that conv2d_dgrad/sliding must have to be taken instead of
@@ -17,12 +17,15 @@ class Config:
         tall: window rows of one of its steps, if they divide those of the map; else one.
         sliding_forward: likewise of conv2d_fprop/sliding and conv2d_fprop/direct.
         wide: the most output columns of one of its threads.
+        wino_wgrad: blocks that conv2d_wgrad/winograd must be able to have to be taken instead of
+            conv2d_wgrad/sparse, where it serves the shapes.
     """
 
     sliding: int = 512
     tall: int = 1
     sliding_forward: int = 512
     wide: int = 6
+    wino_wgrad: int = 512
 
 
 #: What plans are made with, but for comparisons.
@@ -36,6 +39,8 @@ VARIANTS = {
     "slid-tall2": Config(sliding=1, tall=2),
     "wide4": Config(wide=4),
     "slid-wide4": Config(sliding_forward=1, wide=4),
+    "wino_wgrad": Config(wino_wgrad=1),
+    "unwino_wgrad": Config(wino_wgrad=2**31),
 }
 #: What plans are made with, and a way to choose another one.
 chosen = Choice("config of the layers' kernels", PLAIN)

@@ -47,6 +47,11 @@ _WALKS, _LEAST_WALK = 2048, 128
 #: of a filter gradient and of an input gradient (64 KB is what every GPU can grant).
 _SPARSE_CHANNELS, _SPARSE_FILTERS, _WGRAD_BYTES, _DGRAD_BYTES = 16, 8, 47 * 1024, 62 * 1024
 
+#: Of minimal filtering's filter gradient: filters of a block, the fewest windows that are worth
+#: one, and its bytes of shared memory (16 positions of 16 windows, and sums of the bias).
+_WINOGRAD_FILTERS, _LEAST_WINDOWS = 32, 128
+_WINOGRAD_BYTES = 4 * 16 * (16 * (_WINOGRAD_FILTERS + _SPARSE_CHANNELS) + 8) + 1024
+
 #: Filters whose weights the sparse input gradient has in shared memory at once.
 _SPARSE_SLICES = (16, 8)
 
@@ -423,31 +428,57 @@ def _add_sparse_wgrad(
 ) -> bool:
     """The launches that write the node's first output, dw, and db, the second, if it has one.
 
-    False if not even a strip of one row of windows fits in shared memory.
+    False if not even a strip of one row of windows fits in shared memory, and minimal filtering
+    does not serve either.
     """
     x, _, dy, index = (Tensor(name) for name in node.inputs)
     samples, dw = build.specs[x.name].shape[0], build.specs[node.outputs[0]]
     filters = next(count for count in (32, 16, 8) if constants["K"] % count == 0)
     rows, cols = constants["OH"] // 2, constants["OW"] // 2
-
-    def nbytes(strip: int) -> int:
-        return 128 * (2 * strip + 2) * (2 * cols + 2) + 8 * strip * cols * filters
-
-    strips = next((s for s in range(1, rows + 1) if nbytes(ceil_div(rows, s)) <= _WGRAD_BYTES), 0)
-    if not strips:
-        return False
-    strip = ceil_div(rows, strips)
     tiles = constants["K"] // filters * (constants["C"] // _SPARSE_CHANNELS)
+    windows = samples * rows * cols
+    strip = _sparse_strip(rows, cols, filters)
+    # Minimal filtering serves whole blocks of filters and any width; it counts some images in i32.
+    image = constants["C"] * constants["H"] * constants["W"]
+    filtering = filters == _WINOGRAD_FILTERS and rows * cols > 0 and 32 * image < 2**31
+    most = tiles * ceil_div(windows, _LEAST_WINDOWS)
+    taken = filtering and (most >= chosen().wino_wgrad or not strip)
+    if not (strip or taken):
+        return False
     shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
-    items = samples * ceil_div(rows, strip)
     # A strip counts as sixteen terms, of which chunks are multiples.
-    split = PartialSums(build, node, shape, tiles, 16 * items, has_bias, least=16)
-    arguments = (x, dy, index, *split.outputs, samples, split.length // 16, split.stride)
-    own = constants | {"BIAS": int(has_bias), "STRIP": strip}
-    shared = max(nbytes(strip), 4 * 37 * 4 * filters)
-    build.add("conv2d_wgrad/sparse", own, arguments, tiles * split.count, 256, shared)
+    terms = windows if taken else 16 * samples * ceil_div(rows, strip)
+    least = _LEAST_WINDOWS if taken else 16
+    split = PartialSums(build, node, shape, tiles, terms, has_bias, least)
+    own, blocks = constants | {"BIAS": int(has_bias)}, tiles * split.count
+
+    def arguments(length: int) -> tuple[Argument, ...]:
+        return (x, dy, index, *split.outputs, samples, length, split.stride)
+
+    if strip:
+        shared = max(_strip_bytes(strip, cols, filters), 4 * 37 * 4 * filters)
+        strips, own_strip = arguments(split.length // 16), own | {"STRIP": strip}
+        build.add("conv2d_wgrad/sparse", own_strip, strips, blocks, 256, shared)
+    if filtering:
+        shares = arguments(split.length)
+        build.add("conv2d_wgrad/winograd", own, shares, blocks, 128, _WINOGRAD_BYTES)
+    if strip and filtering:
+        build.choose(last=taken)
     split.add_up()
     return True
+
+
+def _sparse_strip(rows: int, cols: int, filters: int) -> int:
+    """Window rows of a strip, as many as fit in shared memory; 0 if not even one does."""
+    for strips in range(1, rows + 1):
+        strip = ceil_div(rows, strips)
+        if _strip_bytes(strip, cols, filters) <= _WGRAD_BYTES:
+            return strip
+    return 0
+
+
+def _strip_bytes(strip: int, cols: int, filters: int) -> int:
+    return 128 * (2 * strip + 2) * (2 * cols + 2) + 8 * strip * cols * filters
 
 
 def _add_sliding_dgrad(
