@@ -267,6 +267,31 @@ class TestConvolution:
             assert all(last_source(trial, backend).endswith("sliding") for trial in trials)
             assert check(trials, backend, "direct") == len(trials)
 
+    def test_winograd_forward(self, backend: Backend) -> None:
+        """Odd maps, paddings, windows of many images in a group; channels that fill no chunk, many
+        chunks, several blocks of filters. What is not finite spoils nothing beside it."""
+        trials = direct_convolutions(
+            (5, 16, 32, (12, 14), (3, 3), (0, 0)),
+            (2, 28, 64, (11, 9), (3, 3), (1, 1)),
+            (3, 8, 32, (12, 13), (3, 3), (2, 0)),
+            (1, 64, 32, (9, 14), (3, 3), (1, 2)),
+            (7, 32, 128, (5, 6), (3, 3), (1, 1)),
+        )
+        for trial in trials[3::12]:  # of normals, and so their bias and pool
+            trial.inputs[0].ravel()[[0, 7, 200]] = np.nan, np.inf, -np.inf
+        for trial in trials[10::12]:
+            trial.inputs[1].ravel()[[0, 700]] = np.nan, np.inf
+            trial.inputs[2][5] = -np.inf
+        # Sums of what is near the largest number overflow, the outputs do not.
+        x, w = normals((2, 16, 10, 14), 1), normals((32, 16, 3, 3), 2) / 64
+        x[0, 3, 3, 4], x[1, 5] = 3e38, -2e38
+        trials += [Trial(FusedConv2d(activation="relu", pool=pool), (x, w)) for pool in (0, 2)]
+        with using(VARIANTS["winograd"]):
+            assert [last_source(trial, backend) for trial in trials] == [
+                "conv2d_fprop/winograd"
+            ] * len(trials)
+            assert check(trials, backend, "direct") == len(trials)
+
     def test_sparse(self, backend: Backend, rung: str) -> None:
         """Odd maps, strips of an image, several blocks of channels and of filters."""
         trials = pooled_gradients(

@@ -8,6 +8,7 @@ from convloom import nn
 from convloom.backends.base import get_backend
 from convloom.backends.cuda.launch import CudaLaunch, Phase, Specialisation, launch_of
 from convloom.backends.cuda.selectors import FAMILIES, RUNGS
+from convloom.backends.cuda.selectors.config import VARIANTS, using
 from convloom.compiler import compile_graph
 from convloom.ir import NHWC, Node, Plan, TensorSpec
 from convloom.nn.models import lenet, vgg_small
@@ -45,8 +46,19 @@ def test_another_batch_size_compiles_nothing_new(name: str, rung: str) -> None:
         assert kernels_of(training_plan(name, samples, rung)) <= full
 
 
-def test_convolutions_slide_where_a_batch_has_blocks_enough() -> None:
-    for samples, forward, dgrad in ((64, "direct", "sparse"), (4096, "sliding", "sliding")):
+@pytest.mark.parametrize(
+    ("variant", "samples", "forward", "dgrad"),
+    [
+        ("plain", 64, "direct", "sparse"),
+        ("plain", 4096, "winograd", "sliding"),
+        ("unwinograd", 4096, "sliding", "sliding"),
+    ],
+)
+def test_where_a_batch_has_blocks_enough(
+    variant: str, samples: int, forward: str, dgrad: str
+) -> None:
+    """Convolutions are made by minimal filtering, or slide down whole images."""
+    with using(VARIANTS[variant]):
         plan = training_plan("lenet", samples, "sparse")
         sources = {phase.kernel.source for phase in phases(plan)}
         assert {f"conv2d_fprop/{forward}", f"conv2d_dgrad/{dgrad}"} <= sources

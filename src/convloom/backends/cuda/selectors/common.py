@@ -187,9 +187,11 @@ class Builder(WorkspaceBuilder):
         launch = CudaLaunch(tuple(self.phases), others=tuple(self.others))
         return Selection(rung, kernel, launch, self.nbytes, note)
 
-    def choose(self, last: bool) -> None:
-        """Of the last two launches appended, keep one: the last, or that before it.
+    def choose(self, last: bool, launches: int = 1) -> None:
+        """Of what was appended last, keep the last ``launches``, or the one before them.
 
-        The other is for batches of other sizes.
+        The others are for batches of other sizes.
         """
-        self.others.append(self.phases.pop(-2 if last else -1))
+        first, end = (-launches - 1, -launches) if last else (-launches, len(self.phases))
+        self.others += self.phases[first:end]
+        del self.phases[first:end]

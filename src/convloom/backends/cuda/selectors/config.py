@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from convloom.backends.cuda.choice import Choice
 
+#: More blocks than a launch can have.
+NEVER = 2**31
+
 
 @dataclass(frozen=True)
 class Config:
@@ -17,6 +20,9 @@ class Config:
         tall: window rows of one of its steps, if they divide those of the map; else one.
         sliding_forward: likewise of conv2d_fprop/sliding and conv2d_fprop/direct.
         wide: the most output columns of one of its threads.
+        winograd: groups of windows, times blocks of filters, that a launch must have to be made by
+            minimal filtering, where that serves the shapes; then its blocks are many times those
+            that run at once.
         wino_wgrad: blocks that conv2d_wgrad/winograd must be able to have to be taken instead of
             conv2d_wgrad/sparse, where it serves the shapes.
     """
@@ -25,6 +31,7 @@ class Config:
     tall: int = 1
     sliding_forward: int = 512
     wide: int = 6
+    winograd: int = 1024
     wino_wgrad: int = 512
 
 
@@ -33,14 +40,16 @@ PLAIN = Config()
 #: {name: what is compared with it}.
 VARIANTS = {
     "plain": PLAIN,
-    "unslid": Config(sliding=2**31, sliding_forward=2**31),
-    "slid": Config(sliding=1, sliding_forward=1),
-    "tall2": Config(tall=2),
-    "slid-tall2": Config(sliding=1, tall=2),
-    "wide4": Config(wide=4),
-    "slid-wide4": Config(sliding_forward=1, wide=4),
+    "winograd": Config(winograd=1),
+    "unwinograd": Config(winograd=NEVER),
+    "unslid": Config(sliding=NEVER, sliding_forward=NEVER, winograd=NEVER),
+    "slid": Config(sliding=1, sliding_forward=1, winograd=NEVER),
+    "tall2": Config(tall=2, winograd=NEVER),
+    "slid-tall2": Config(sliding=1, tall=2, winograd=NEVER),
+    "wide4": Config(wide=4, winograd=NEVER),
+    "slid-wide4": Config(sliding_forward=1, wide=4, winograd=NEVER),
     "wino_wgrad": Config(wino_wgrad=1),
-    "unwino_wgrad": Config(wino_wgrad=2**31),
+    "unwino_wgrad": Config(wino_wgrad=NEVER),
 }
 #: What plans are made with, and a way to choose another one.
 chosen = Choice("config of the layers' kernels", PLAIN)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import cast
 
 from convloom.backends.cuda.launch import Argument, Tensor
-from convloom.backends.cuda.selectors import conv2d_groups
+from convloom.backends.cuda.selectors import conv2d_groups, conv2d_winograd
 from convloom.backends.cuda.selectors.common import (
     ABSENT,
     Builder,
@@ -256,10 +256,13 @@ def _direct_forward(node: Node, specs: Specs) -> Selection | None:
     arguments = _fused_arguments(node, x.shape[0])
     build = Builder(specs)
     sliding = _add_sliding_forward(build, constants, arguments, x.shape[0])
-    constants |= {"BAND": block.rows, "FILTERS": block.filters, "SLICE": block.slice}
-    build.add("conv2d_fprop/direct", constants, arguments, blocks, block.threads, block.shared)
+    own = {"BAND": block.rows, "FILTERS": block.filters, "SLICE": block.slice}
+    build.add(
+        "conv2d_fprop/direct", constants | own, arguments, blocks, block.threads, block.shared
+    )
     if sliding:
         build.choose(last=sliding < chosen().sliding_forward)
+    conv2d_winograd.choose_forward(build, constants, arguments[:-1], x.shape[0])
     return build.selection("direct", "conv2d_fprop")
 
 

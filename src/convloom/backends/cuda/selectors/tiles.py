@@ -25,6 +25,10 @@ SLIDING_BLOCK, SLIDING_THREADS = 128, 512
 #: Of the forward one: the fewest and the most threads of a block, which then may have more
 #: registers; and the most bytes of shared memory, so that four blocks share a multiprocessor.
 FORWARD_THREADS, FORWARD_BYTES = (96, 384), 56 * 1024
+#: Of minimal filtering: floats of a chunk's inputs in shared memory, and of filters at most; pairs
+#: of a window and a filter that a block makes at a time; most groups of windows of a block, and
+#: blocks below which it has fewer.
+WINOGRAD_FLOATS, WINOGRAD_PAIRS, WINOGRAD_EACH, WINOGRAD_BLOCKS = 8192, 1024, 8, 1024
 #: Most bytes of partial sums of a step.
 PARTIAL_BYTES = 64 * 1024 * 1024
 
@@ -169,6 +173,44 @@ def sliding_tile(sizes: Mapping[str, int], widest: int) -> SlidingTile | None:
             fits = shared <= FORWARD_BYTES and least <= count <= most
             if fits and sizes["K"] % filters == 0:
                 return SlidingTile(wide, images, filters, count, shared)
+    return None
+
+
+@dataclass(frozen=True)
+class WinogradTile:
+    """A block of minimal filtering (kernels/cuda/device/winograd.cuh).
+
+    Attributes:
+        filters: of the block (FILTERS).
+        windows: that it makes at a time.
+        chunk: channels that it multiplies at a time.
+        chunks: of all channels, filled up with zeros.
+        shared: bytes of shared memory.
+    """
+
+    filters: int
+    windows: int
+    chunk: int
+    chunks: int
+    shared: int
+
+
+def winograd_tile(depth: int, filters: int) -> WinogradTile | None:
+    """The block with the most filters that wastes at most a quarter of its products; None without.
+
+    Args:
+        depth: channels of a sum.
+        filters: in all.
+    """
+    for each in (32, 16):
+        windows = WINOGRAD_PAIRS // each
+        chunk = WINOGRAD_FLOATS // 16 // windows
+        chunks = ceil_div(depth, chunk)
+        unit = 16 * chunk * each
+        kept = chunks if chunks * unit <= WINOGRAD_FLOATS else 1
+        if filters % each == 0 and 4 * depth >= 3 * chunk * chunks and depth % 4 == 0:
+            shared = 4 * (WINOGRAD_FLOATS + kept * unit)
+            return WinogradTile(each, windows, chunk, chunks, shared)
     return None
 
 

@@ -7,10 +7,9 @@
 // threads have other filters and read inputs by broadcast.
 // Against direct: filters are copied once for whole images, and each input row once.
 // Limit: 2*C*R*S FLOPs an output; a load from shared memory feeds about 20 multiply-adds.
-#include "device/activation.cuh"
 #include "device/async_tile.cuh"
 #include "device/conv.cuh"
-#include "device/pool.cuh"
+#include "device/pooled.cuh"
 
 template <class P>
 struct SlidingForward {
@@ -129,23 +128,6 @@ struct SlidingForward {
     __device__ __forceinline__ static f32 part(const float4& four, int c) {
         return c == 0 ? four.x : c == 1 ? four.y : c == 2 ? four.z : four.w;
     }
-    // What a window takes of its four cells; the first of equals wins.
-    template <class Cell>
-    __device__ __forceinline__ static f32 pooled(const Cell& cell, u32& winner) {
-        // A rectifier leaves the order of what is positive: it may come last.
-        constexpr bool LATE = P::ACT == RELU;
-        f32 best = LATE ? cell(0) : activated<P>(cell(0));
-        winner = 0;
-#pragma unroll
-        for (int i = 1; i < 4; ++i) {
-            const f32 value = LATE ? cell(i) : activated<P>(cell(i));
-            if (!replaces(value, best)) continue;
-            best = value;
-            winner = i;
-        }
-        if (LATE && best <= 0.0f) best = 0.0f, winner = 0;
-        return best;
-    }
     // Writes outputs whose first is (row, col) of filter `to`.
     __device__ __forceinline__ static void write(const Sums& sum, f32* y, u8* index, i64 image,
                                                  i64 to, i32 row, i32 col) {
@@ -171,7 +153,7 @@ struct SlidingForward {
 #pragma unroll
                 for (int v = 0; v < VEC; ++v) {
                     u32 winner;
-                    best[v] = pooled([&](int i) { return sum[i / 2][j + i % 2][v]; }, winner);
+                    best[v] = pooled<P>([&](int i) { return sum[i / 2][j + i % 2][v]; }, winner);
                     winners |= winner << 8 * v;
                 }
                 const i64 at = first + j / 2 * P::K;

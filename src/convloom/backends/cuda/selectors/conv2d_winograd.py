@@ -1,0 +1,71 @@
+"""Launches of convolutions by minimal filtering (kernels/cuda/device/winograd.cuh)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from convloom.backends.cuda.launch import Argument
+from convloom.backends.cuda.selectors.common import ABSENT, Builder, ceil_div
+from convloom.backends.cuda.selectors.config import chosen
+from convloom.backends.cuda.selectors.tiles import (
+    WINOGRAD_BLOCKS,
+    WINOGRAD_EACH,
+    winograd_tile,
+)
+
+#: Windows that a kernel can number.
+_MOST_WINDOWS = 2**32 - 2**16
+
+Sizes = Mapping[str, int]
+
+
+def choose_forward(
+    build: Builder, sizes: Sizes, arguments: tuple[Argument, ...], samples: int
+) -> None:
+    """Replace the launch appended last, which does the same, if there are windows enough.
+
+    Args:
+        sizes: the constants of device/conv.cuh, BIAS, POOL and those of the activation.
+        arguments: x, w, bias, y and index; what is not there is 0.
+    """
+    out = sizes["OH"], sizes["OW"]
+    rows, cols = (side // 2 if sizes["POOL"] else ceil_div(side, 2) for side in out)
+    source, depth, filters = "conv2d_fprop/winograd", sizes["C"], sizes["K"]
+    _choose(build, source, sizes, arguments, depth, filters, samples, rows * cols)
+
+
+def _choose(
+    build: Builder,
+    source: str,
+    sizes: Sizes,
+    arguments: tuple[Argument, ...],
+    depth: int,
+    filters: int,
+    samples: int,
+    windows: int,
+) -> None:
+    """See above; ``windows`` are those of a sample, the second of ``arguments`` is w."""
+    tile, windows = winograd_tile(depth, filters), samples * windows
+    if tile is None or not windows or not _served(sizes):
+        return
+    parts, groups = filters // tile.filters, ceil_div(windows, tile.windows)
+    taken = groups * parts >= chosen().winograd and windows <= _MOST_WINDOWS
+    channels = tile.chunk * tile.chunks
+    u = build.workspace(4 * 16 * channels * filters) if taken else ABSENT
+    image, w, *others = arguments
+    geometry = {name: sizes[name] for name in ("C", "K", "R", "S", "H", "W", "OH", "OW", "G")}
+    geometry |= {name: sizes[name] for name in ("XROW", "YROW", "WROW")}
+    own = {"FILTERS": tile.filters, "CHUNK": tile.chunk, "DGRAD": int("dgrad" in source)}
+    build.each("winograd_filters/naive", geometry | own, (w, u), channels * filters)
+    each = max(min(groups * parts // WINOGRAD_BLOCKS, WINOGRAD_EACH), 1)
+    given = (image, w, u, *others, each, samples)
+    blocks = ceil_div(groups, each) * parts
+    build.add(source, {**sizes, "FILTERS": tile.filters}, given, blocks, shared=tile.shared)
+    build.choose(last=taken, launches=2)
+
+
+def _served(sizes: Sizes) -> bool:
+    """Whether a convolution has 3x3 filters, stride 1 and one group, all channels last."""
+    ones = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
+    last = not any(sizes[name] for name in ("XROW", "YROW", "WROW"))
+    return ones == {1} and (sizes["R"], sizes["S"]) == (3, 3) and last
