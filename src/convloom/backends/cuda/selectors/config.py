@@ -23,8 +23,8 @@ class Config:
         winograd: groups of windows, times blocks of filters, that a launch must have to be made by
             minimal filtering, where that serves the shapes; then its blocks are many times those
             that run at once.
-        wino_wgrad: blocks that conv2d_wgrad/winograd must be able to have to be taken instead of
-            conv2d_wgrad/sparse, where it serves the shapes.
+        wino_wgrad: blocks that conv2d_wgrad/winograd must be able to have, with few windows each,
+            to be taken instead of conv2d_wgrad/sparse or, without a pool, conv2d_wgrad/tiled.
     """
 
     sliding: int = 512

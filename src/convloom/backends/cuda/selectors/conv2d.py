@@ -21,6 +21,7 @@ from convloom.backends.cuda.selectors.common import (
     tensors,
 )
 from convloom.backends.cuda.selectors.config import chosen
+from convloom.backends.cuda.selectors.filtering import Filtering
 from convloom.backends.cuda.selectors.partial import PartialSums, SampleChunks
 from convloom.backends.cuda.selectors.tiles import (
     SLIDING_BLOCK,
@@ -46,11 +47,6 @@ _WALKS, _LEAST_WALK = 2048, 128
 #: Of the sparse rung: channels of a block, filters of a warp, and the most bytes of shared memory
 #: of a filter gradient and of an input gradient (64 KB is what every GPU can grant).
 _SPARSE_CHANNELS, _SPARSE_FILTERS, _WGRAD_BYTES, _DGRAD_BYTES = 16, 8, 47 * 1024, 62 * 1024
-
-#: Of minimal filtering's filter gradient: filters of a block, the fewest windows that are worth
-#: one, and its bytes of shared memory (16 positions of 16 windows, and sums of the bias).
-_WINOGRAD_FILTERS, _LEAST_WINDOWS = 32, 128
-_WINOGRAD_BYTES = 4 * 16 * (16 * (_WINOGRAD_FILTERS + _SPARSE_CHANNELS) + 8) + 1024
 
 #: Filters whose weights the sparse input gradient has in shared memory at once.
 _SPARSE_SLICES = (16, 8)
@@ -394,6 +390,20 @@ def _add_warp_wgrad(
     split.add_up()
 
 
+def _direct_wgrad(node: Node, specs: Specs) -> Selection | None:
+    """Serves what minimal filtering does; batches of few windows are made by tiles."""
+    if not _served(node, specs):
+        return None
+    x, dy = (Tensor(name) for name in node.inputs)
+    image, dw, has_bias = specs[x.name], specs[node.outputs[0]], len(node.outputs) > 1
+    constants = sizes(cast(ConvGeometry, node.op), image, dw, specs[dy.name])
+    if Filtering.of(constants | {"BIAS": int(has_bias), "POOL": 0}, image.shape[0]) is None:
+        return None
+    build = Builder(specs)
+    _add_tiled_wgrad(build, node, x, dy, ABSENT, has_bias, may_filter=True)
+    return build.selection("direct", "conv2d_wgrad")
+
+
 def _sparse_pooled(node: Node, specs: Specs) -> Selection | None:
     """Serves one group of many channels, stride 1, 3x3 filters, channels last."""
     if not _pooled_served(node, specs):
@@ -439,34 +449,26 @@ def _add_sparse_wgrad(
     filters = next(count for count in (32, 16, 8) if constants["K"] % count == 0)
     rows, cols = constants["OH"] // 2, constants["OW"] // 2
     tiles = constants["K"] // filters * (constants["C"] // _SPARSE_CHANNELS)
-    windows = samples * rows * cols
     strip = _sparse_strip(rows, cols, filters)
-    # Minimal filtering serves whole blocks of filters and any width; it counts some images in i32.
-    image = constants["C"] * constants["H"] * constants["W"]
-    filtering = filters == _WINOGRAD_FILTERS and rows * cols > 0 and 32 * image < 2**31
-    most = tiles * ceil_div(windows, _LEAST_WINDOWS)
-    taken = filtering and (most >= chosen().wino_wgrad or not strip)
-    if not (strip or taken):
+    filtering = Filtering.of(constants | {"BIAS": int(has_bias), "POOL": 1}, samples)
+    if filtering and (filtering.wanted or not strip):
+        split = filtering.split(build, node)
+    elif strip:
+        shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
+        items = samples * ceil_div(rows, strip)
+        # A strip counts as sixteen terms, of which chunks are multiples.
+        split = PartialSums(build, node, shape, tiles, 16 * items, has_bias, least=16)
+    else:
         return False
-    shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
-    # A strip counts as sixteen terms, of which chunks are multiples.
-    terms = windows if taken else 16 * samples * ceil_div(rows, strip)
-    least = _LEAST_WINDOWS if taken else 16
-    split = PartialSums(build, node, shape, tiles, terms, has_bias, least)
-    own, blocks = constants | {"BIAS": int(has_bias)}, tiles * split.count
-
-    def arguments(length: int) -> tuple[Argument, ...]:
-        return (x, dy, index, *split.outputs, samples, length, split.stride)
-
     if strip:
+        own = constants | {"BIAS": int(has_bias), "STRIP": strip}
         shared = max(_strip_bytes(strip, cols, filters), 4 * 37 * 4 * filters)
-        strips, own_strip = arguments(split.length // 16), own | {"STRIP": strip}
-        build.add("conv2d_wgrad/sparse", own_strip, strips, blocks, 256, shared)
+        arguments = (x, dy, index, *split.outputs, samples, split.length // 16, split.stride)
+        build.add("conv2d_wgrad/sparse", own, arguments, tiles * split.count, 256, shared)
     if filtering:
-        shares = arguments(split.length)
-        build.add("conv2d_wgrad/winograd", own, shares, blocks, 128, _WINOGRAD_BYTES)
+        filtering.add(build, (x, dy, index), split)
     if strip and filtering:
-        build.choose(last=taken)
+        build.choose(last=filtering.wanted)
     split.add_up()
     return True
 
@@ -582,7 +584,13 @@ def _add_tiled_dgrad(
 
 
 def _add_tiled_wgrad(
-    build: Builder, node: Node, x: Tensor, dy: Tensor, index: Argument, has_bias: bool
+    build: Builder,
+    node: Node,
+    x: Tensor,
+    dy: Tensor,
+    index: Argument,
+    has_bias: bool,
+    may_filter: bool = False,
 ) -> None:
     """The launches that write the node's first output, dw, and db, the second, if it has one."""
     image, dw = build.specs[x.name], build.specs[node.outputs[0]]
@@ -596,10 +604,17 @@ def _add_tiled_wgrad(
     pixels = constants["OH"] * constants["OW"]
     if index != ABSENT:
         pixels = constants["OH"] // 2 * (constants["OW"] // 2) * 4
-    shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
-    split = PartialSums(build, node, shape, tiles, image.shape[0] * pixels, has_bias)
+    filtering = Filtering.of(constants, image.shape[0]) if may_filter else None
+    if filtering and filtering.wanted:
+        split = filtering.split(build, node)
+    else:
+        shape = (dw.shape[0], dw.shape[1], dw.shape[2], dw.shape[3])
+        split = PartialSums(build, node, shape, tiles, image.shape[0] * pixels, has_bias)
     arguments = (x, dy, index, *split.outputs, image.shape[0], split.length, split.stride)
     build.add("conv2d_wgrad/tiled", constants | tile, arguments, tiles * split.count, threads(tile))
+    if filtering:
+        filtering.add(build, (x, dy, index), split)
+        build.choose(last=filtering.wanted)
     split.add_up()
 
 
@@ -663,6 +678,7 @@ LADDER = {
     ("Conv2d", "tiled"): _tiled_forward,
     ("Conv2d", "async"): _async_forward,
     ("Conv2d", "direct"): _direct_forward,
+    ("Conv2dWgrad", "direct"): _direct_wgrad,
     ("Conv2dDgrad", "tiled"): _tiled_dgrad,
     ("Conv2dWgrad", "tiled"): _tiled_wgrad,
     ("Conv2dWgrad", "warp"): _warp_wgrad,
@@ -673,6 +689,7 @@ LADDER = {
     ("FusedConv2d", "tiled"): _tiled_forward,
     ("FusedConv2d", "async"): _async_forward,
     ("FusedConv2d", "direct"): _direct_forward,
+    ("FusedConv2dWgrad", "direct"): _direct_wgrad,
     ("FusedConv2dDgrad", "tiled"): _tiled_dgrad,
     ("FusedConv2dWgrad", "tiled"): _tiled_wgrad,
     ("FusedConv2dWgrad", "warp"): _warp_wgrad,

@@ -22,11 +22,22 @@ struct WinogradWgrad {
     // window, channel); in the end the sums (position, filter, channel), and those of the bias.
     static constexpr int GRADIENTS = WINDOWS * FILTERS + 4, INPUTS = WINDOWS * CHANNELS + 4;
     static constexpr int SUMS = FILTERS * CHANNELS;
-    static constexpr i64 ROWS = Conv<P>::POOL_ROWS, COLS = Conv<P>::POOL_COLS;
+    // Windows; without a pool the last ones may overhang the map.
+    static constexpr i64 ROWS = P::POOL != 0 ? P::OH / 2 : ceil_div(P::OH, 2);
+    static constexpr i64 COLS = P::POOL != 0 ? P::OW / 2 : ceil_div(P::OW, 2);
+    // Whether patches may leave the inputs.
+    static constexpr bool ROWS_LEAVE = P::PH != 0 || 2 * ROWS + 2 > P::H;
+    static constexpr bool COLS_LEAVE = P::PW != 0 || 2 * COLS + 2 > P::W;
     static_assert(P::UH == 1 && P::UW == 1 && P::DH == 1 && P::DW == 1 && P::G == 1);
     static_assert(P::R == 3 && P::S == 3 && P::C % CHANNELS == 0 && P::K % FILTERS == 0);
     static_assert(P::XROW == 0 && P::YROW == 0 && P::WROW == 0);
 
+    __device__ __forceinline__ static void put(f32* to, const float4& four) {
+        *reinterpret_cast<float4*>(to) = four;
+    }
+    __device__ __forceinline__ static float4 fours(const f32 (&v)[4]) {
+        return make_float4(v[0], v[1], v[2], v[3]);
+    }
     __device__ __forceinline__ static float4 plus(const float4& a, const float4& b) {
         return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
     }
@@ -34,24 +45,25 @@ struct WinogradWgrad {
         return make_float4(a.x - b.x, a.y - b.y, a.z - b.z, a.w - b.w);
     }
 
-    // The patches of 4x4 inputs of every 16th window, image by image: where they begin, but for the
-    // padding.
-    struct Patches {
+    // The first output of every 16th window, image by image.
+    struct Windows {
+        i64 image;  // of the first one
         i32 row, col;
 
-        __device__ explicit Patches(i64 window) {
+        __device__ static Windows from(i64 window) {
             const Place at = place_of<1, ROWS, COLS, false>(window);
-            row = 2 * at.row, col = 2 * at.col;
+            return {at.image, 2 * at.row, 2 * at.col};
         }
-        __device__ static i64 image(i64 window) { return window / (ROWS * COLS); }
-        // How far the next one lies from this one, in floats.
+        // How far the next one lies from this one in images whose pixels are PIXEL floats, whose
+        // rows are LINE and which are SIZE floats apart.
+        template <i64 PIXEL, i64 LINE, i64 SIZE>
         __device__ __forceinline__ i32 move() {
-            constexpr i32 LINE = i32(P::W * P::C), HIGH = 2 * i32(ROWS), WIDE = 2 * i32(COLS);
+            constexpr i32 HIGH = 2 * i32(ROWS), WIDE = 2 * i32(COLS);
             constexpr i32 DOWN = 2 * (WINDOWS / COLS % ROWS), ASIDE = 2 * (WINDOWS % COLS);
-            i32 far = i32(WINDOWS / (ROWS * COLS) * Conv<P>::X_SIZE) + DOWN * LINE + ASIDE * i32(P::C);
+            i32 far = i32(WINDOWS / (ROWS * COLS) * SIZE + DOWN * LINE + ASIDE * PIXEL);
             row += DOWN, col += ASIDE;
-            if (col >= WIDE) col -= WIDE, row += 2, far += 2 * LINE - WIDE * i32(P::C);
-            if (row >= HIGH) row -= HIGH, far += i32(Conv<P>::X_SIZE) - HIGH * LINE;
+            if (col >= WIDE) col -= WIDE, row += 2, far += i32(2 * LINE - WIDE * PIXEL);
+            if (row >= HIGH) row -= HIGH, far += i32(SIZE - HIGH * LINE);
             return far;
         }
     };
@@ -63,12 +75,11 @@ struct WinogradWgrad {
         float4 d[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            // Windows reach no further than the padding.
-            const bool inside = (P::PH == 0 || (row + i >= 0 && row + i < P::H)) &&
-                                (P::PW == 0 || (col >= 0 && col < P::W));
+            const bool inside = (!ROWS_LEAVE || (row + i >= 0 && row + i < P::H)) &&
+                                (!COLS_LEAVE || (col >= 0 && col < P::W));
             f32 value[4];
             load_or_zero(value, from, i * (P::W * P::C), inside);
-            d[i] = make_float4(value[0], value[1], value[2], value[3]);
+            d[i] = fours(value);
         }
         to[0] = minus(d[0], d[2]), to[1] = plus(d[1], d[2]);
         to[2] = minus(d[2], d[1]), to[3] = minus(d[3], d[1]);
@@ -76,22 +87,19 @@ struct WinogradWgrad {
 
     // B^T d B of four channels of a patch; `to` is where position 0 lies.
     __device__ __forceinline__ static void put_inputs(f32* to, const f32* from, i32 row, i32 col) {
-        const auto put = [to](int j, int i, const float4& value) {
-            *reinterpret_cast<float4*>(to + (4 * i + j) * INPUTS) = value;
-        };
         float4 first[4], second[4], third[4];
         column(first, from, row, col);
         column(third, from + 2 * P::C, row, col + 2);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) put(0, i, minus(first[i], third[i]));
+        for (int i = 0; i < 4; ++i) put(to + 4 * i * INPUTS, minus(first[i], third[i]));
         __syncwarp();  // compilers load nothing before: registers are few
         column(second, from + P::C, row, col + 1);
         column(first, from + 3 * P::C, row, col + 3);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            put(1, i, plus(second[i], third[i]));
-            put(2, i, minus(third[i], second[i]));
-            put(3, i, minus(first[i], second[i]));
+            put(to + (4 * i + 1) * INPUTS, plus(second[i], third[i]));
+            put(to + (4 * i + 2) * INPUTS, minus(third[i], second[i]));
+            put(to + (4 * i + 3) * INPUTS, minus(first[i], second[i]));
         }
     }
 
@@ -103,8 +111,7 @@ struct WinogradWgrad {
 
     // A dY A^T of four filters of a window, of whose 2x2 gradients only those of winners are not 0;
     // `cells` says where these are, one a byte.
-    __device__ __forceinline__ static void put_gradients(f32* to, const f32 (&g)[4],
-                                                         u32 cells) {
+    __device__ __forceinline__ static void put_winners(f32* to, const f32 (&g)[4], u32 cells) {
         f32 down[4][4];  // row, filter
 #pragma unroll
         for (int v = 0; v < 4; ++v)
@@ -119,9 +126,68 @@ struct WinogradWgrad {
 #pragma unroll
                 for (int v = 0; v < 4; ++v)
                     all[v] = spread(j, down[i][v], cells & 1u << 8 * v);
-                *reinterpret_cast<float4*>(to + (4 * i + j) * GRADIENTS) =
-                    make_float4(all[0], all[1], all[2], all[3]);
+                put(to + (4 * i + j) * GRADIENTS, fours(all));
             }
+    }
+
+    // The same of all gradients, (row, column, filter).
+    __device__ __forceinline__ static void put_gradients(f32* to, const float4 (&dy)[2][2]) {
+        float4 down[4][2];
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            down[0][j] = dy[0][j], down[1][j] = plus(dy[0][j], dy[1][j]);
+            down[2][j] = minus(dy[0][j], dy[1][j]), down[3][j] = dy[1][j];
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            put(to + 4 * i * GRADIENTS, down[i][0]);
+            put(to + (4 * i + 1) * GRADIENTS, plus(down[i][0], down[i][1]));
+            put(to + (4 * i + 2) * GRADIENTS, minus(down[i][0], down[i][1]));
+            put(to + (4 * i + 3) * GRADIENTS, down[i][1]);
+        }
+    }
+
+    // Transforms the thread's gradients and adds them to `bias`: four filters of the windows `slot` and
+    // slot + 8 behind a pool, else two fours of filters, `other` floats apart, of window `slot`, whose
+    // first output is (row, col). They lie at `at`; those of `left` windows are there, others are 0.
+    __device__ __forceinline__ static void take_gradients(f32* to, f32* bias, const f32* dy,
+                                                          const u8* index, i64 at, i32 slot,
+                                                          i32 other, i32 left, i32 row, i32 col) {
+        if constexpr (P::POOL != 0) {
+            f32 g[2][4];
+            u32 cells[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const bool there = left >= WINDOWS || slot + 8 * i < left;
+                load_or_zero(g[i], dy + at, 8 * i * P::K, there);
+                cells[i] = there ? *reinterpret_cast<const u32*>(index + at + 8 * i * P::K) : 0;
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) put_winners(to + 8 * i * FILTERS, g[i], cells[i]);
+            add(bias, plus(fours(g[0]), fours(g[1])));
+        } else {
+            const bool there = left >= WINDOWS || slot < left;
+            float4 g[2][2][2];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const int r = i / 2 % 2, s = i % 2;
+                const bool inside = there && (P::OH % 2 == 0 || row + r < P::OH) &&
+                                    (P::OW % 2 == 0 || col + s < P::OW);
+                f32 value[4];
+                load_or_zero(value, dy + at + i / 4 * other, (r * P::OW + s) * P::K, inside);
+                g[i / 4][r][s] = fours(value);
+            }
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                put_gradients(to + i * other, g[i]);
+                add(bias + i * other,
+                    plus(plus(g[i][0][0], g[i][1][0]), plus(g[i][0][1], g[i][1][1])));
+            }
+        }
+    }
+    __device__ __forceinline__ static void add(f32* bias, const float4& value) {
+        if (P::BIAS == 0) return;
+        put(bias, plus(*reinterpret_cast<const float4*>(bias), value));
     }
 
     // The thread's position, and the first of its eight filters and channels among the block's.
@@ -158,8 +224,8 @@ struct WinogradWgrad {
         for (int i = 0; i < 8; ++i)
 #pragma unroll
             for (int j = 0; j < 8; j += 4)
-                *reinterpret_cast<float4*>(to + i * CHANNELS + j) =
-                    make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]);
+                put(to + i * CHANNELS + j,
+                    make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]));
     }
 
     // G^T dU G; true if all that it is made of is finite.
@@ -189,21 +255,27 @@ struct WinogradWgrad {
     }
 
     // The same gradients from the products themselves, of windows [first, last).
-    __device__ __noinline__ static void direct(f32 (&dw)[9], const f32* x, const f32* dyp,
+    __device__ __noinline__ static void direct(f32 (&dw)[9], const f32* x, const f32* dy,
                                                const u8* index, i64 filter, i64 channel, i64 first,
                                                i64 last) {
 #pragma unroll
         for (int tap = 0; tap < 9; ++tap) dw[tap] = 0.0f;
         for (i64 window = first; window < last; ++window) {
             const Place at = place_of<1, ROWS, COLS, false>(window);
-            const i64 from = window * P::K + filter;
-            const i32 row = 2 * at.row + index[from] / 2 - i32(P::PH);
-            const i32 col = 2 * at.col + index[from] % 2 - i32(P::PW);
+            const i64 from = window * P::K + filter;  // behind a pool
+            for (i32 cell = P::POOL != 0 ? index[from] : 0; cell < 4; ++cell) {
+                const i32 row = 2 * at.row + cell / 2, col = 2 * at.col + cell % 2;
+                if (row >= P::OH || col >= P::OW) continue;
+                const f32 g =
+                    P::POOL != 0 ? dy[from] : dy[Conv<P>::y_offset(at.image, filter, row, col)];
 #pragma unroll
-            for (int tap = 0; tap < 9; ++tap) {
-                const f32 value =
-                    Conv<P>::padded(x, at.image, channel, row + tap / 3, col + tap % 3);
-                dw[tap] = fmaf(dyp[from], value, dw[tap]);
+                for (int tap = 0; tap < 9; ++tap) {
+                    const f32 value =
+                        Conv<P>::padded(x, at.image, channel, row - i32(P::PH) + tap / 3,
+                                        col - i32(P::PW) + tap % 3);
+                    dw[tap] = fmaf(g, value, dw[tap]);
+                }
+                if (P::POOL != 0) break;
             }
         }
     }
