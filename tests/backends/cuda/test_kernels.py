@@ -323,6 +323,51 @@ class TestConvolution:
             assert all(last_source(trial, backend).endswith("sliding") for trial in trials[::2])
             assert check(trials, backend, "sparse") == len(trials)
 
+    def test_winograd_pooled_gradient(self, backend: Backend) -> None:
+        """Odd maps and paddings, chunks in shared memory all together or by turns, tails of them,
+        blocks of 16 and of 32 channels, windows of many images in a group."""
+        trials = pooled_gradients(
+            (5, 16, 32, (14, 14), (0, 0)),
+            (2, 32, 48, (9, 7), (1, 1)),
+            (3, 48, 40, (6, 9), (1, 2)),
+            (2, 64, 16, (7, 6), (2, 0)),
+            (1, 16, 56, (10, 11), (0, 1)),
+        )[::2]
+        for trial in trials[1::2]:  # of normals
+            trial.inputs[2].ravel()[[0, 7, 20]] = np.nan, np.inf, -np.inf
+        for trial in trials[3::4]:
+            trial.inputs[1].ravel()[[0, 700]] = np.nan, np.inf
+        with using(VARIANTS["winograd"]):
+            assert {last_source(trial, backend) for trial in trials} == {"conv2d_dgrad/winograd"}
+            assert check(trials, backend, "sparse") == len(trials)
+
+    def test_winograd_input_gradient(self, backend: Backend) -> None:
+        """As above, without a pool; with a mask and without."""
+        trials = []
+        for n, c, k, size, padding in (
+            (5, 16, 32, (12, 14), (0, 0)),
+            (2, 32, 16, (9, 7), (1, 1)),
+            (3, 48, 40, (6, 9), (1, 2)),
+            (2, 64, 64, (7, 6), (2, 0)),
+        ):
+            for exact, make in ((True, integers), (False, normals)):
+                x, w = make((n, c, *size), 1), make((k, c, 3, 3), 2)
+                (y,) = Conv2d(padding=padding).infer(*specs_of(x, w))
+                dy = make(y.shape, 3)
+                if not exact:
+                    dy.ravel()[[0, 7, 200]] = np.nan, np.inf, -np.inf
+                mask, a = ("leaky_relu", 0.5) if c == 32 else ("relu", 0.0)
+                fused = FusedConv2dDgrad(padding=padding, size=size, mask=mask, a=a)
+                trials.append(Trial(fused, (dy, w, x), exact))
+                trials.append(Trial(Conv2dDgrad(padding=padding, size=size), (dy, w), exact))
+        # Sums of what is near the largest number overflow, the gradients do not.
+        dy, w = normals((2, 16, 10, 14), 1), normals((16, 32, 3, 3), 2) / 64
+        dy[0, 3, 3, 4], dy[1, 5] = 3e38, -2e38
+        trials.append(Trial(Conv2dDgrad(size=(12, 16)), (dy, w)))
+        with using(VARIANTS["winograd"]):
+            assert {last_source(trial, backend) for trial in trials} == {"conv2d_dgrad/winograd"}
+            assert check(trials, backend, "direct") == len(trials)
+
     def test_winograd_filter_gradient(self, backend: Backend) -> None:
         """Odd maps, few windows, tails of sixteen, and blocks of channels, filters and windows."""
         trials = pooled_gradients(

@@ -314,6 +314,24 @@ def _tiled_dgrad(node: Node, specs: Specs) -> Selection | None:
     return build.selection("tiled", "conv2d_dgrad")
 
 
+def _direct_dgrad(node: Node, specs: Specs) -> Selection | None:
+    """Serves what minimal filtering does, and large batches by it; others as the tiled rung."""
+    if not _served(node, specs):
+        return None
+    dy, w, *mask = (Tensor(name) for name in node.inputs)
+    dx, a = Tensor(node.outputs[0]), mask[0] if mask else ABSENT
+    image = specs[dx.name]
+    constants = sizes(cast(ConvGeometry, node.op), image, specs[w.name], specs[dy.name])
+    if not conv2d_winograd.serves_dgrad(constants) or not _alike(specs, *node.inputs[2:], dx.name):
+        return None
+    build = Builder(specs)
+    _add_tiled_dgrad(build, node, dy, ABSENT, w, a)
+    constants |= {**mask_constants(node.op), "POOL": 0}
+    given = (dy, w, ABSENT, a, dx)
+    taken = conv2d_winograd.choose_dgrad(build, constants, given, image.shape[0])
+    return build.selection("direct" if taken else "tiled", "conv2d_dgrad")
+
+
 def _tiled_wgrad(node: Node, specs: Specs) -> Selection | None:
     """Large batches are split into chunks, whose partial sums a second launch adds up."""
     if not _served(node, specs):
@@ -426,6 +444,9 @@ def _sparse_pooled(node: Node, specs: Specs) -> Selection | None:
             _add_tiled_dgrad(build, node, dy, index, w, mask)
         if blocks:
             build.choose(last=blocks < chosen().sliding)
+        own = constants | {**mask_constants(op), "POOL": 1}
+        given = (dy, w, index, mask, Tensor(node.outputs[-1]))
+        conv2d_winograd.choose_dgrad(build, own, given, specs[x.name].shape[0])
     return build.selection("sparse", "conv2d_wgrad")
 
 
@@ -680,6 +701,7 @@ LADDER = {
     ("Conv2d", "direct"): _direct_forward,
     ("Conv2dWgrad", "direct"): _direct_wgrad,
     ("Conv2dDgrad", "tiled"): _tiled_dgrad,
+    ("Conv2dDgrad", "direct"): _direct_dgrad,
     ("Conv2dWgrad", "tiled"): _tiled_wgrad,
     ("Conv2dWgrad", "warp"): _warp_wgrad,
     ("FusedConv2d", "fused"): _fused_forward,
@@ -691,6 +713,7 @@ LADDER = {
     ("FusedConv2d", "direct"): _direct_forward,
     ("FusedConv2dWgrad", "direct"): _direct_wgrad,
     ("FusedConv2dDgrad", "tiled"): _tiled_dgrad,
+    ("FusedConv2dDgrad", "direct"): _direct_dgrad,
     ("FusedConv2dWgrad", "tiled"): _tiled_wgrad,
     ("FusedConv2dWgrad", "warp"): _warp_wgrad,
     ("PooledConv2dGrad", "tiled"): _tiled_pooled,

@@ -34,6 +34,25 @@ def choose_forward(
     _choose(build, source, sizes, arguments, depth, filters, samples, rows * cols)
 
 
+def choose_dgrad(
+    build: Builder, sizes: Sizes, arguments: tuple[Argument, ...], samples: int
+) -> bool:
+    """As ``choose_forward``, of an input gradient; whether the launch was replaced.
+
+    Args:
+        sizes: the constants of device/conv.cuh, POOL and those of the mask.
+        arguments: dy, w, index, a and dx; what is not there is 0.
+    """
+    windows = ceil_div(sizes["H"], 2) * ceil_div(sizes["W"], 2)
+    source, depth, channels = "conv2d_dgrad/winograd", sizes["K"], sizes["C"]
+    return _choose(build, source, sizes, arguments, depth, channels, samples, windows)
+
+
+def serves_dgrad(sizes: Sizes) -> bool:
+    """Whether an input gradient can be made so."""
+    return _served(sizes) and winograd_tile(sizes["K"], sizes["C"]) is not None
+
+
 def _choose(
     build: Builder,
     source: str,
@@ -43,11 +62,11 @@ def _choose(
     filters: int,
     samples: int,
     windows: int,
-) -> None:
+) -> bool:
     """See above; ``windows`` are those of a sample, the second of ``arguments`` is w."""
     tile, windows = winograd_tile(depth, filters), samples * windows
     if tile is None or not windows or not _served(sizes):
-        return
+        return False
     parts, groups = filters // tile.filters, ceil_div(windows, tile.windows)
     taken = groups * parts >= chosen().winograd and windows <= _MOST_WINDOWS
     channels = tile.chunk * tile.chunks
@@ -62,10 +81,13 @@ def _choose(
     blocks = ceil_div(groups, each) * parts
     build.add(source, {**sizes, "FILTERS": tile.filters}, given, blocks, shared=tile.shared)
     build.choose(last=taken, launches=2)
+    return taken
 
 
 def _served(sizes: Sizes) -> bool:
-    """Whether a convolution has 3x3 filters, stride 1 and one group, all channels last."""
+    """Whether a convolution has 3x3 filters, stride 1, one group, padding below 3, and all of its
+    tensors channels last."""
     ones = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
     last = not any(sizes[name] for name in ("XROW", "YROW", "WROW"))
-    return ones == {1} and (sizes["R"], sizes["S"]) == (3, 3) and last
+    narrow = max(sizes["PH"], sizes["PW"]) <= 2
+    return ones == {1} and (sizes["R"], sizes["S"]) == (3, 3) and last and narrow

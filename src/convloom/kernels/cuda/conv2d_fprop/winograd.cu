@@ -22,51 +22,23 @@ struct WinogradForward {
     static_assert(P::R == 3 && P::S == 3 && P::K % P::FILTERS == 0);
     static_assert(P::XROW == 0 && P::YROW == 0 && P::WROW == 0);
 
-    struct Source {
-        // Whether every patch lies inside its image.
-        static constexpr bool INSIDE =
-            P::PH == 0 && P::PW == 0 && 2 * ROWS + 2 <= P::H && 2 * COLS + 2 <= P::W;
-        const f32* x;
-
-        struct Place {
-            const f32* from;  // the patch's first pixel, of which row and column may be outside
-            i32 row, col;
-        };
-        __device__ __forceinline__ Place place(u32 window) const {
-            const Window at = Window::of(window);
-            const i32 row = 2 * at.row - i32(P::PH), col = 2 * at.col - i32(P::PW);
-            return {x + at.image * Conv<P>::X_SIZE + (row * i32(P::W) + col) * P::C, row, col};
-        }
-        __device__ __forceinline__ void load(float2 (&d)[4][4], const Place& at, int channel,
-                                             bool there) const {
-            const f32* from = at.from + channel;
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) {
-                    const bool inside = INSIDE || (u32(at.row + i) < u32(P::H) &&
-                                                   u32(at.col + j) < u32(P::W));
-                    d[i][j] = there && inside
-                                  ? *reinterpret_cast<const float2*>(from + (i * P::W + j) * P::C)
-                                  : make_float2(0.0f, 0.0f);
-                }
-        }
-    };
+    using Source = WinogradPatches<Window, P::H, P::W, P::C, P::PH, P::PW>;
 
     struct Sink {
-        const f32 *x, *w, *bias;
+        using Before = float2;  // the filters' bias
+        static constexpr bool BIAS = P::BIAS != 0;
+        const f32 *x, *w, *added;
         f32* y;
         u8* index;
         i64 first;  // the block's first filter
 
-        __device__ __forceinline__ float2 added(u32 filter) const {
-            if constexpr (P::BIAS != 0)
-                return *reinterpret_cast<const float2*>(bias + first + filter);
-            else
-                return make_float2(0.0f, 0.0f);
+        __device__ __forceinline__ Before before(u32, u32 filter) const {
+            return BIAS ? *reinterpret_cast<const float2*>(added + first + filter)
+                        : make_float2(0.0f, 0.0f);
         }
+        __device__ __forceinline__ float2 bias(const Before& before) const { return before; }
         __device__ __forceinline__ void write(u32 window, u32 filter,
-                                              const f32 (&value)[2][4]) const {
+                                              const f32 (&value)[2][4], const Before&) const {
             if constexpr (P::POOL != 0) {
                 const i64 at = window * P::K + first + filter;  // they lie as they are numbered
                 f32 best[2];
@@ -98,7 +70,7 @@ struct WinogradForward {
                     sum = fmaf(Conv<P>::padded(x, image, c, row + tap / 3 - P::PH,
                                                col + tap % 3 - P::PW),
                                w[(filter * 9 + tap) * P::C + c], sum);
-            return P::BIAS != 0 ? sum + bias[filter] : sum;
+            return P::BIAS != 0 ? sum + added[filter] : sum;
         }
         __device__ void again(u32 window, u32 filter) const {
             const Window at = Window::of(window);
@@ -129,13 +101,7 @@ __global__ void __launch_bounds__(WinogradForward<P>::Kit::BLOCK, CONVLOOM_WINOG
                           u8* index, i64 each, i64 n) {
     using Forward = WinogradForward<P>;
     using Kit = typename Forward::Kit;
-    constexpr u32 PARTS = u32(P::K / P::FILTERS);
-    const u32 part = blockIdx.x % PARTS;
-    const u32 count = u32(n * Forward::ROWS * Forward::COLS);
-    const u32 groups = (count + Kit::WINDOWS - 1) / Kit::WINDOWS;
-    const u32 first = blockIdx.x / PARTS * u32(each), last = first + u32(each);
-    const typename Forward::Source source{x};
-    const typename Forward::Sink sink{x, w, bias, y, index, part * P::FILTERS};
-    Kit::run(source, sink, u + i64(part) * (Kit::CHUNKS * Kit::UNIT), first,
-             last < groups ? last : groups, count);
+    const typename Kit::Share share(P::K, each, n * (Forward::ROWS * Forward::COLS));
+    const typename Forward::Sink sink{x, w, bias, y, index, share.filter};
+    Kit::run(typename Forward::Source{x}, sink, u, share);
 }

@@ -26,6 +26,7 @@
 // A window among those of images: maps of ROWS x COLS windows, one image after the other.
 template <i64 ROWS, i64 COLS>
 struct WindowPlace {
+    static constexpr i64 DOWN = ROWS, ACROSS = COLS;
     i64 image;
     i32 row, col;  // in windows
 
@@ -33,6 +34,49 @@ struct WindowPlace {
         const u32 line = window / u32(COLS);
         return {line / u32(ROWS), i32(line % u32(ROWS)), i32(window % u32(COLS))};
     }
+};
+
+// Inputs of two channels.
+struct WinogradPatch {
+    float2 at[4][4];
+};
+
+// Patches of maps H x W of CHANNELS channels, channels last, behind TOP rows and LEFT columns of
+// zeros; of Window's windows.
+template <class Window, i64 H, i64 W, i64 CHANNELS, i64 TOP, i64 LEFT>
+struct WinogradPatches {
+    static constexpr bool SMALL = false;
+    // Whether none reaches over a map's rim.
+    static constexpr bool INSIDE = TOP == 0 && LEFT == 0 && 2 * Window::DOWN + 2 <= H &&
+                                   2 * Window::ACROSS + 2 <= W;
+    using Raw = WinogradPatch;
+    const f32* x;
+
+    struct Place {
+        const f32* from;  // the patch's first element, of which row and column may be outside
+        i32 row, col;
+
+        __device__ __forceinline__ void move(int channels) { from += channels; }
+    };
+    __device__ __forceinline__ Place place(u32 window, u32 channel) const {
+        const Window at = Window::of(window);
+        const i32 row = 2 * at.row - i32(TOP), col = 2 * at.col - i32(LEFT);
+        const i64 pixel = row * i32(W) + col;
+        return {x + at.image * (H * W * CHANNELS) + pixel * CHANNELS + channel, row, col};
+    }
+    __device__ __forceinline__ void load(Raw& raw, const Place& at, bool there) const {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                const bool inside =
+                    INSIDE || (u32(at.row + i) < u32(H) && u32(at.col + j) < u32(W));
+                const f32* from = at.from + (i * W + j) * CHANNELS;
+                raw.at[i][j] = there && inside ? *reinterpret_cast<const float2*>(from)
+                                               : make_float2(0.0f, 0.0f);
+            }
+    }
+    __device__ __forceinline__ const WinogradPatch& expand(const Raw& raw) const { return raw; }
 };
 
 // B^T times four.
@@ -62,13 +106,25 @@ struct Winograd {
     static constexpr int POINT = CHUNK * WINDOWS, LINE = CHUNK * FILTERS, UNIT = 16 * LINE;
     // Whether the filters of all chunks stay in shared memory.
     static constexpr bool RESIDENT = CHUNKS * UNIT <= 16 * POINT;
-    // Whether a group's patches are read while sums of the group before it are made outputs of.
-    static constexpr bool AHEAD = CHUNKS == 1;
     static_assert((FILTERS == 16 || FILTERS == 32) && DEPTH % 4 == 0);
 
-    using Patch = float2[4][4];    // of two channels
     using Sums = f32[4][2][2][4];  // four pairs of windows by two fours of filters
     using Outputs = f32[2][4];     // four cells of two filters
+
+    // What a block makes: FILTERS filters of all, from `filter` on, of `each` groups of windows.
+    struct Share {
+        u32 part, first, last;  // groups [first, last)
+        u32 count;              // windows of all blocks
+        i64 filter;
+
+        __device__ __forceinline__ Share(i64 filters, i64 each, i64 windows) {
+            const u32 parts = u32(filters / FILTERS);
+            part = blockIdx.x % parts, filter = part * FILTERS;
+            first = blockIdx.x / parts * u32(each), last = first + u32(each), count = u32(windows);
+            const u32 groups = (count + WINDOWS - 1) / WINDOWS;
+            if (last > groups) last = groups;
+        }
+    };
 
     // The pair of channels and the window that the thread transforms.
     struct Patched {
@@ -106,8 +162,9 @@ struct Winograd {
             copy_four(to + i, u + i, true);
     }
     // Transforms what was read of a pair of channels of a window.
-    __device__ __forceinline__ static void transform(f32* to, Patch& d) {
+    __device__ __forceinline__ static void transform(f32* to, WinogradPatch patch) {
         const Patched own = patched();
+        float2(&d)[4][4] = patch.at;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             winograd_inputs(d[0][j].x, d[1][j].x, d[2][j].x, d[3][j].x);
@@ -172,7 +229,8 @@ struct Winograd {
                         make_float4(four[0], four[1], four[2], four[3]);
                 }
     }
-    // Y of two filters from their sums, whose first lies at `from`; `add` is added to each output.
+    // Y of two filters from their sums, whose first lies at `from`. With BIAS `add` is added.
+    template <bool BIAS>
     __device__ __forceinline__ static void take(Outputs& y, const f32* from, const float2& add) {
         f32 upper[2][4], lower[2][4];
 #pragma unroll
@@ -181,7 +239,7 @@ struct Winograd {
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 m[i] = *reinterpret_cast<const float2*>(from + (4 * i + j) * POINT);
-            if (j == 1) m[1].x += add.x, m[1].y += add.y;  // which is in every output
+            if (BIAS && j == 1) m[1].x += add.x, m[1].y += add.y;  // which is in every output
             upper[0][j] = m[0].x + m[1].x + m[2].x, upper[1][j] = m[0].y + m[1].y + m[2].y;
             lower[0][j] = m[1].x - m[2].x - m[3].x, lower[1][j] = m[1].y - m[2].y - m[3].y;
         }
@@ -199,60 +257,71 @@ struct Winograd {
         return sum - sum == 0.0f;
     }
 
-    // Makes the block's outputs: groups [first, last) of the `count` windows.
+    // Makes the block's outputs. `u` are the filters of all blocks.
     //
-    // Source has a type Place, place(window), and load(patch, place, channel, inside): the patches
-    // of two channels, zeros unless `inside`. Sink has added(filter), what is added to two
-    // filters' outputs, write(window, filter, outputs), and again(window, filter), which computes
-    // and writes two filters' outputs product by product. Filters are numbered in the block.
+    // Source has a type Place, place(window, channel), which moves on by channels; a type Raw, what
+    // is read for a patch of two channels, load(raw, place, there), zeros unless `there`, and
+    // expand(raw), the patch; and SMALL: whether Raw takes few registers. Sink has a type Before,
+    // before(window, filter), what is read before the outputs of two filters are made; BIAS, and
+    // bias(before), which then is added to them; write(window, filter, outputs, before); and
+    // again(window, filter), which makes and writes them product by product. Filters are numbered
+    // in the block.
     template <class Source, class Sink>
     __device__ __forceinline__ static void run(const Source& source, const Sink& sink,
-                                               const f32* u, u32 first, u32 last, u32 count) {
+                                               const f32* u, const Share& share) {
+        const u32 first = share.first, last = share.last, count = share.count;
+        // What is read next is on its way while products are made, if it takes few registers; or,
+        // if it is the next group's, while outputs are.
+        constexpr bool EARLY = Source::SMALL, LATE = !EARLY && CHUNKS == 1;
         extern __shared__ __align__(128) unsigned char smem_raw[];
         f32* inputs = reinterpret_cast<f32*>(smem_raw);  // and sums
         f32* filters = inputs + 16 * POINT;
+        u += i64(share.part) * (CHUNKS * UNIT);
         if constexpr (RESIDENT) copy_filters<CHUNKS>(filters, u), close_copies();
-        Patch patch;
+        typename Source::Raw raw;
         typename Source::Place place;
-        const auto read = [&](int chunk) {
-            const int channel = chunk * CHUNK + 2 * int(patched().pair);
-            source.load(patch, place, channel, DEPTH % CHUNK == 0 || channel < DEPTH);
+        const auto read = [&](u32 group, int chunk) {
+            const Patched own = patched();
+            const u32 window = group * WINDOWS + own.window, channel = 2 * own.pair;
+            if (chunk == 0)
+                place = source.place(window < count ? window : count - 1, channel);
+            else
+                place.move(CHUNK);
+            source.load(raw, place, DEPTH % CHUNK == 0 || chunk * CHUNK + channel < DEPTH);
         };
-        const auto begin = [&](u32 group) {
-            const u32 window = group * WINDOWS + patched().window;
-            place = source.place(window < count ? window : count - 1);
-            read(0);
-        };
-        if (AHEAD) begin(first);
+        if (EARLY || LATE) read(first, 0);
 #pragma unroll 1
         for (u32 group = first; group < last; ++group) {
-            const u32 here = group * WINDOWS;
             Sums sum = {};
 #pragma unroll 1
             for (int chunk = 0; chunk < CHUNKS; ++chunk) {
                 if constexpr (!RESIDENT) copy_filters<1>(filters, u + chunk * UNIT), close_copies();
-                if (!AHEAD && chunk == 0) begin(group);
-                if (chunk != 0) read(chunk);
-                transform(inputs, patch);
+                if (!EARLY && !LATE) read(group, chunk);
+                transform(inputs, source.expand(raw));
                 await_copies<0>();
                 __syncthreads();
+                if (EARLY) {
+                    const bool more = chunk + 1 < CHUNKS;
+                    read(more ? group : group + 1, more ? chunk + 1 : 0);
+                }
                 multiply(sum, inputs, filters + (RESIDENT ? chunk * UNIT : 0));
                 __syncthreads();
             }
+            // What the thread makes of each half.
+            const u32 filter = threadIdx.x % (FILTERS / 2) * 2, row = threadIdx.x / (FILTERS / 2);
+            const u32 window = group * WINDOWS + row;
             u32 spoilt = 0;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
+                const u32 made = window + half * (WINDOWS / 2);
                 give(inputs, sum, half);
-                if (AHEAD && half == 0) begin(group + 1);  // half of the registers are free by now
+                if (LATE && half == 0) read(group + 1, 0);
+                const typename Sink::Before before = sink.before(made < count ? made : 0, filter);
                 __syncthreads();
-                // What the thread makes.
-                const u32 thread = threadIdx.x, filter = thread % (FILTERS / 2) * 2;
-                const u32 row = thread / (FILTERS / 2);
-                const u32 made = here + half * (WINDOWS / 2) + row;
                 Outputs y;
-                take(y, inputs + sums_at(row, filter), sink.added(filter));
+                take<Sink::BIAS>(y, inputs + sums_at(row, filter), sink.bias(before));
                 if (made < count) {
-                    sink.write(made, filter, y);
+                    sink.write(made, filter, y, before);
                     if (!finite(y)) spoilt |= 1 << half;
                 }
                 __syncthreads();
@@ -260,9 +329,7 @@ struct Winograd {
             if (spoilt != 0)
 #pragma unroll 1
                 for (int half = 0; half < 2; ++half)
-                    if (spoilt >> half & 1)
-                        sink.again(here + half * (WINDOWS / 2) + threadIdx.x / (FILTERS / 2),
-                                   threadIdx.x % (FILTERS / 2) * 2);
+                    if (spoilt >> half & 1) sink.again(window + half * (WINDOWS / 2), filter);
         }
     }
 };
