@@ -416,8 +416,9 @@ class TestConvolution:
         x[2, 8, 4:6, 4:6] = 3e38  # whose sums overflow, and whose products do not
         trial.inputs[2][:] *= 1e-3
         made = []
-        for variant in ("wino_wgrad", "unwino_wgrad"):
-            with using(VARIANTS[variant]):
+        filtered = replace(VARIANTS["wino_wgrad"], wino_unrolled=16)
+        for variant in (filtered, VARIANTS["unwino_wgrad"]):
+            with using(variant):
                 made.append(run_op(trial.op, *trial.inputs, backend=backend, kernels="sparse"))
         (dw, db), (wanted_dw, wanted_db) = made
         assert_close(db, wanted_db, 1e-5)

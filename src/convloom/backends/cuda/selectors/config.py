@@ -25,6 +25,7 @@ class Config:
             that run at once.
         wino_wgrad: blocks that conv2d_wgrad/winograd must be able to have, with few windows each,
             to be taken instead of conv2d_wgrad/sparse or, without a pool, conv2d_wgrad/tiled.
+        wino_unrolled: windows that its loop multiplies a turn: 8 or 16.
     """
 
     sliding: int = 512
@@ -33,6 +34,7 @@ class Config:
     wide: int = 6
     winograd: int = 1024
     wino_wgrad: int = 512
+    wino_unrolled: int = 8
 
 
 #: What plans are made with, but for comparisons.
@@ -49,6 +51,7 @@ VARIANTS = {
     "wide4": Config(wide=4, winograd=NEVER),
     "slid-wide4": Config(sliding_forward=1, wide=4, winograd=NEVER),
     "wino_wgrad": Config(wino_wgrad=1),
+    "wino_wgrad16": Config(wino_unrolled=16),
     "unwino_wgrad": Config(wino_wgrad=NEVER),
 }
 #: What plans are made with, and a way to choose another one.

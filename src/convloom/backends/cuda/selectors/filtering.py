@@ -13,8 +13,8 @@ from convloom.ir import Node
 
 #: Filters and channels of a block, its threads, and windows that it takes at a time.
 _FILTERS, _CHANNELS, _THREADS, _WINDOWS = 32, 16, 128, 16
-#: The fewest windows that are worth a block.
-_LEAST = 128
+#: The fewest windows that are worth a block, and the most blocks: what an H200 runs at once.
+_LEAST, _BLOCKS = 128, 4 * 132
 #: Bytes of shared memory: windows of 16 positions, and sums of the bias.
 _SHARED = 4 * (16 * (_WINDOWS * (_FILTERS + _CHANNELS) + 8) + _WINDOWS * _FILTERS)
 
@@ -67,7 +67,10 @@ class Filtering:
     def split(self, build: Builder, node: Node) -> PartialSums:
         """The chunks of the windows, for the kernel to be taken."""
         shape, has_bias = (self.constants["K"], self.constants["C"], 3, 3), self.constants["BIAS"]
-        return PartialSums(build, node, shape, self._tiles, self.windows, bool(has_bias), _LEAST)
+        blocks = max(_BLOCKS // self._tiles, 1) * self._tiles
+        return PartialSums(
+            build, node, shape, self._tiles, self.windows, bool(has_bias), _LEAST, blocks
+        )
 
     def add(
         self, build: Builder, inputs: tuple[Argument, Argument, Argument], split: PartialSums
@@ -76,4 +79,5 @@ class Filtering:
         arguments = (*inputs, *split.outputs, self.samples, split.length, split.stride)
         blocks = self._tiles * split.count
         source = "conv2d_wgrad/winograd"
-        build.add(source, self.constants, arguments, blocks, _THREADS, _SHARED)
+        constants = {**self.constants, "UNROLLED": chosen().wino_unrolled}
+        build.add(source, constants, arguments, blocks, _THREADS, _SHARED)

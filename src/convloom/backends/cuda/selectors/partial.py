@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convloom.backends.cuda.launch import Argument, Tensor, Workspace
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, ceil_div, channels_last
-from convloom.backends.cuda.selectors.tiles import chunks
+from convloom.backends.cuda.selectors.tiles import BLOCKS, chunks
 from convloom.ir import Node
 
 #: Chunks of the naive and the fused rung.
@@ -72,6 +72,7 @@ class PartialSums:
         depth: int,
         has_bias: bool,
         least: int = 64,
+        blocks: int = BLOCKS,
     ) -> None:
         """Split a sum of ``depth`` terms that ``tiles`` blocks make at once.
 
@@ -79,13 +80,14 @@ class PartialSums:
             shape: filters, channels, rows and columns of dw, the first output of ``node``.
             has_bias: whether the second output is db.
             least: terms below which a chunk is not worth its partial sums.
+            blocks: that there should be.
         """
         self._build, self._shape = build, shape
         k, c, r, s = shape
         self._dw, self._db = node.outputs[0], node.outputs[1] if has_bias else None
         size = k * c * r * s
         self.stride = ceil_div(size + (k if self._db else 0), 4) * 4
-        self.length, self.count = chunks(depth, tiles, 4 * self.stride, least)
+        self.length, self.count = chunks(depth, tiles, 4 * self.stride, least, blocks)
         dw = build.specs[self._dw]
         self._reordered = not channels_last(dw) and len(dw.shape) == 4 and r * s > 1 and c > 1
         self.outputs: tuple[Argument, Argument] = (

@@ -219,7 +219,9 @@ def threads(tile: Tile) -> int:
     return tile["BM"] // tile["TM"] * (tile["BN"] // tile["TN"])
 
 
-def chunks(depth: int, tiles: int, nbytes: int, least: int = 64) -> tuple[int, int]:
+def chunks(
+    depth: int, tiles: int, nbytes: int, least: int = 64, blocks: int = BLOCKS
+) -> tuple[int, int]:
     """How a deep sum is split: (terms of a chunk, chunks).
 
     Args:
@@ -227,8 +229,9 @@ def chunks(depth: int, tiles: int, nbytes: int, least: int = 64) -> tuple[int, i
         tiles: blocks of one chunk.
         nbytes: of one chunk's partial sums.
         least: terms below which a chunk is not worth its partial sums.
+        blocks: that there should be.
     """
-    most = min(ceil_div(BLOCKS, tiles), PARTIAL_BYTES // max(nbytes, 1), ceil_div(depth, least))
+    most = min(ceil_div(blocks, tiles), PARTIAL_BYTES // max(nbytes, 1), ceil_div(depth, least))
     length = ceil_div(ceil_div(depth, max(most, 1)), 16) * 16
     return max(length, 16), max(ceil_div(depth, max(length, 16)), 1)
 

@@ -1,6 +1,6 @@
-// Gradients of filters and, with BIAS, of the bias, of a 3x3 convolution of stride 1 by minimal filtering
-// (device/winograd_wgrad.cuh says how). Where 2x2 pooling followed (POOL), dy is the gradient of the
-// pooled map and `index` says which cell of its window each belongs to.
+// Gradients of filters and, with BIAS, of the bias, of a 3x3 convolution of stride 1 by minimal
+// filtering (device/winograd_wgrad.cuh says how). Where 2x2 pooling followed (POOL), dy is the
+// gradient of the pooled map and `index` says which cell of its window each belongs to.
 //
 // A block owns 32 filters and 16 channels, and `chunk` windows of 2x2 outputs, sixteen at a time: half
 // of its threads transform the inputs that these met, the others the gradients, and all multiply. A

@@ -1,13 +1,15 @@
-// Filter gradients of 3x3 convolutions of stride 1 by minimal filtering: the derivative of F(2x2, 3x3)
-// with respect to its filters, 16 products of a window of 2x2 outputs where the direct form has 36.
+// Filter gradients of 3x3 convolutions of stride 1 by minimal filtering: the derivative of
+// F(2x2, 3x3) with respect to its filters, 16 products of a window of 2x2 outputs where the direct
+// form has 36.
 //
 //     dU = sum over windows of (A dY A^T) * (B^T d B),    dw = G^T dU G
 // Source: the transpose of the forward form in Lavin and Gray (arXiv 1509.09308), section 4.1, but
 // that the last row of A and that of B^T have both changed their signs.
 //
 // Each of the 16 positions is a product of matrices over all windows: filters x windows, of
-// gradients, by windows x channels, of inputs. Those of a few windows lie in shared memory, and eight
-// threads hold a position's sums, each of eight filters and eight channels, in registers.
+// gradients, by windows x channels, of inputs. Those of a few windows lie in shared memory, and
+// eight threads hold a position's sums, each of eight filters and eight channels, in registers.
+// Positions lie 16 bytes off a multiple of 128 apart: lanes that are served together read two.
 #pragma once
 
 #include "device/conv.cuh"
@@ -17,7 +19,7 @@ template <class P>
 struct WinogradWgrad {
     static constexpr int FILTERS = 32, CHANNELS = 16, WINDOWS = 16, POSITIONS = 16;
     static constexpr int THREADS = 128, HALF = THREADS / 2;
-    static constexpr int UNROLLED = 8;  // windows
+    static constexpr int UNROLLED = int(P::UNROLLED);  // windows
     // Floats of a position, and of all: gradients (position, window, filter), inputs (position,
     // window, channel); in the end the sums (position, filter, channel), and those of the bias.
     static constexpr int GRADIENTS = WINDOWS * FILTERS + 4, INPUTS = WINDOWS * CHANNELS + 4;
@@ -68,8 +70,8 @@ struct WinogradWgrad {
         }
     };
 
-    // Four channels of a column of a patch, whose first input is (row, col) and lies at `from`, times
-    // B^T.
+    // Four channels of a column of a patch, whose first input is (row, col) and lies at `from`,
+    // times B^T.
     __device__ __forceinline__ static void column(float4 (&to)[4], const f32* from, i32 row,
                                                   i32 col) {
         float4 d[4];
@@ -147,9 +149,10 @@ struct WinogradWgrad {
         }
     }
 
-    // Transforms the thread's gradients and adds them to `bias`: four filters of the windows `slot` and
-    // slot + 8 behind a pool, else two fours of filters, `other` floats apart, of window `slot`, whose
-    // first output is (row, col). They lie at `at`; those of `left` windows are there, others are 0.
+    // Transforms the thread's gradients and adds them to `bias`: four filters of the windows `slot`
+    // and slot + 8 behind a pool, else two fours of filters, `other` floats apart, of window `slot`,
+    // whose first output is (row, col). They lie at `at`; those of `left` windows are there, others
+    // are 0.
     __device__ __forceinline__ static void take_gradients(f32* to, f32* bias, const f32* dy,
                                                           const u8* index, i64 at, i32 slot,
                                                           i32 other, i32 left, i32 row, i32 col) {
@@ -192,7 +195,8 @@ struct WinogradWgrad {
 
     // The thread's position, and the first of its eight filters and channels among the block's.
     struct Own {
-        u32 position = threadIdx.x / 8, filter = threadIdx.x / 2 % 4 * 8, channel = threadIdx.x % 2 * 8;
+        u32 position = threadIdx.x / 8;
+        u32 filter = threadIdx.x / 2 % 4 * 8, channel = threadIdx.x % 2 * 8;
     };
 
     // Adds the products of all windows in shared memory.
