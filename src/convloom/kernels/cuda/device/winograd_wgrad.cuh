@@ -166,7 +166,10 @@ struct WinogradWgrad {
                 cells[i] = there ? *reinterpret_cast<const u32*>(index + at + 8 * i * P::K) : 0;
             }
 #pragma unroll
-            for (int i = 0; i < 2; ++i) put_winners(to + 8 * i * FILTERS, g[i], cells[i]);
+            for (int i = 0; i < 2; ++i) {
+                put_winners(to + 8 * i * FILTERS, g[i], cells[i]);
+                __syncwarp();  // compilers mix nothing: registers are few
+            }
             add(bias, plus(fours(g[0]), fours(g[1])));
         } else {
             const bool there = left >= WINDOWS || slot < left;
@@ -183,6 +186,7 @@ struct WinogradWgrad {
 #pragma unroll
             for (int i = 0; i < 2; ++i) {
                 put_gradients(to + i * other, g[i]);
+                __syncwarp();
                 add(bias + i * other,
                     plus(plus(g[i][0][0], g[i][1][0]), plus(g[i][0][1], g[i][1][1])));
             }
