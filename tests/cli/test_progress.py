@@ -8,7 +8,9 @@ from convloom.cli.progress import Clock
 from convloom.cli.terminal import duration, percent, plain, rate
 from convloom.training.callbacks import Moment
 from convloom.training.history import History
-from convloom.training.protocols import Progress, StepResult
+from convloom.training.protocols import Progress, StepResult, StepResults
+
+ONE = StepResults.of(StepResult(loss=1.0, correct=1, correct5=5, n=10))
 
 
 def moment(seconds: float, epoch: int, batch: int) -> Moment:
@@ -18,7 +20,7 @@ def moment(seconds: float, epoch: int, batch: int) -> Moment:
         progress=progress,
         lr=0.1,
         history=History(),
-        result=StepResult(loss=1.0, correct=1, correct5=5, n=10),
+        result=ONE[0],
         seconds=seconds,
     )
 
@@ -26,9 +28,9 @@ def moment(seconds: float, epoch: int, batch: int) -> Moment:
 def test_the_first_step_does_not_count() -> None:
     clock = Clock()
     clock.start(moment(0, 0, 0))
-    clock.count(moment(9, 0, 1))  # compiles
+    clock.count(moment(9, 0, 1), ONE)  # compiles
     assert clock.images_per_second == 0
-    clock.count(moment(11, 0, 2))
+    clock.count(moment(11, 0, 2), ONE)
     assert clock.images_per_second == 5
     assert clock.left(moment(11, 0, 2)) == 10 * 2
 
@@ -37,11 +39,11 @@ def test_validations_to_come_count_as_long_as_the_last_one() -> None:
     clock = Clock()
     clock.start(moment(0, 0, 0))
     for batch in range(1, 5):
-        clock.count(moment(batch, 0, batch))
+        clock.count(moment(batch, 0, batch), ONE)
     clock.count_validation(moment(7, 1, 0))
     clock.start_epoch()
     assert clock.images_per_second == 0
-    clock.count(moment(8, 1, 1))
+    clock.count(moment(8, 1, 1), ONE)
     assert clock.images_per_second == 10
     assert clock.left(moment(8, 1, 1)) == pytest.approx(7 * 1 + 2 * 3)
 

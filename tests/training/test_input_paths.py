@@ -470,7 +470,8 @@ class Script:
 def test_parts_are_asked_for_ahead_and_reported_in_order() -> None:
     pace, script = Pace(), Script([1, 2, 3, 1, 1, 1])
     pace._room = 1000
-    losses = [result.loss for result in pace.reported(script.parts(), 3)]  # type: ignore[arg-type]
+    reported = pace.reported(script.parts(), 3)  # type: ignore[arg-type]
+    losses = [loss for results in reported for loss in results.losses]
     assert losses == [0, 1, 1, 2, 2, 2, 3, 4, 5]
     assert script.log[:5] == ["ask 0", "ask 1", "ask 2", "take 0", "ask 3"]
     assert script.closed

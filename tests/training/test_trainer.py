@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from convloom.data import Augmentation, from_arrays
 from convloom.training import Callback, Moment, NonFiniteError, Trainer
 from convloom.training.history import History
 from convloom.training.loop import Loop
-from convloom.training.protocols import StepResult
+from convloom.training.protocols import StepResult, StepResults
 from convloom.training.schedules import as_schedule
 from convloom.training.trainer import TrainerError
 from tests.training.helpers import (
@@ -173,6 +174,49 @@ def test_an_epochs_row_is_the_mean_over_its_samples() -> None:
     assert [result.n for result in results] == [8, 8, 4]
     assert history[0].loss == pytest.approx(sum(r.loss * r.n for r in results) / 20)
     assert history[0].accuracy == sum(r.correct for r in results) / 20
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the simulator needs g++")
+def test_steps_are_told_together_or_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same figures and history either way, on a device that runs many steps at once."""
+    monkeypatch.setattr("convloom.training.pace._PATIENCE", 1e6)  # the simulator is slow
+    together: list[tuple[int, int]] = []
+    losses: dict[str, list[float]] = {"together": [], "alone": []}
+
+    class Together(Callback):
+        may_lag = True
+
+        def on_steps(self, moment: Moment, results: StepResults) -> None:
+            together.append((moment.progress.step, len(results)))
+            losses["together"] += results.losses
+            assert moment.result == results[-1]
+
+    class Alone(Callback):
+        may_lag = True
+
+        def on_step(self, moment: Moment) -> None:
+            assert moment.result is not None
+            losses["alone"].append(moment.result.loss)
+            assert moment.progress.step == len(losses["alone"])
+
+    histories = []
+    for callback in (Together(), Alone()):
+        trainer = Trainer(
+            *(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), optim.SGD(lr=0.1)),
+            nn.CrossEntropyLoss(),
+            **{"batch_size": 8, "device": "cuda-sim", "input": "resident", "log_every": 3},
+            callbacks=[callback],
+        )
+        histories.append(trainer.fit(images_and_labels(203), epochs=2))
+    steps = [number for number, _ in together]
+    assert max(count for _, count in together) > 3
+    assert steps == list(np.cumsum([count for _, count in together]))
+    assert steps[-1] == 2 * 26
+    assert losses["together"] == losses["alone"]
+    one, other = (history.steps for history in histories)
+    assert [row.step for row in one] == list(range(3, 52, 3))
+    assert one == other
+    assert histories[0].column("loss") == histories[1].column("loss")
 
 
 def test_rates_of_each_step_follow_the_schedule() -> None:

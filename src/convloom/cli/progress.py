@@ -12,6 +12,7 @@ from convloom.cli.terminal import Output, costs_in_words, duration, percent, rat
 from convloom.training.callbacks import Callback, Moment
 from convloom.training.history import EpochRow
 from convloom.training.metrics import Totals
+from convloom.training.protocols import StepResults
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -74,11 +75,10 @@ class TrainingDisplay(Callback):
         for row in moment.history:
             self._show(row, moment)
 
-    def on_step(self, moment: Moment) -> None:
-        assert moment.result is not None
+    def on_steps(self, moment: Moment, results: StepResults) -> None:
         self._head()
-        self._totals.add(moment.result)
-        self._clock.count(moment)
+        self._totals.add_all(results)
+        self._clock.count(moment, results)
         if self._line.due():
             progress, means = moment.progress, self._totals.means()
             figures = [
@@ -136,13 +136,12 @@ class Clock:
         """Before the first step."""
         self._first_step = moment.progress.step
 
-    def count(self, moment: Moment) -> None:
-        """After each step. Kernels are compiled before the first one: time begins after it."""
-        assert moment.result is not None
-        if moment.progress.step - self._first_step > 1:
-            self._steps += 1
+    def count(self, moment: Moment, results: StepResults) -> None:
+        """After steps. Kernels are compiled before the first one: time begins after it."""
+        if moment.progress.step - self._first_step > len(results):
+            self._steps += len(results)
             self._seconds += moment.seconds - self._last
-            self._epoch_images += moment.result.n
+            self._epoch_images += results.n * len(results)
             self._epoch_seconds += moment.seconds - self._last
         self._last = moment.seconds
 

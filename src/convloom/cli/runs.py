@@ -30,6 +30,7 @@ from convloom.training.checkpoint import BEST, LAST
 from convloom.training.config import CONFIG_NAME, RunConfig, load_config, read_toml, resolve
 from convloom.training.feeding import check_input
 from convloom.training.optim import Optimizer
+from convloom.training.protocols import StepResults
 
 #: The history's files, beside the checkpoints.
 HISTORY_CSV, HISTORY_JSON = "history.csv", "history.json"
@@ -387,7 +388,7 @@ class _FirstStep(Callback):
     may_lag = True
     at: float | None = None
 
-    def on_step(self, moment: Moment) -> None:
+    def on_steps(self, moment: Moment, results: StepResults) -> None:
         if self.at is None:
             self.at = time.perf_counter()
 

@@ -149,14 +149,15 @@ class OurTraining:
         """Nothing is held that would have to be given back by hand."""
 
     def _trained(self, over: Callable[[], bool]) -> Iterator[int]:
-        """The images of each step of an epoch, which ends early when the time is over."""
+        """The images of steps that ended together, over an epoch, which ends early when the time is
+        over."""
         assert self._engine.optimizer is not None
         hyper = self._engine.optimizer.hyper(0)
         count = len(self._batches)
         course = Course([hyper] * count, settled=lambda step: False, stop=over, another=True)
         with feeding.finished(self._feed.train(self._epoch, 0, course)) as steps:
-            for result in steps:
-                yield result.n
+            for results in steps:
+                yield results.n * len(results)
         self._epoch += 1
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from convloom.training.history import EpochRow, History
-from convloom.training.protocols import Progress, StepResult
+from convloom.training.protocols import Progress, StepResult, StepResults
 
 if TYPE_CHECKING:
     from convloom.training.trainer import Trainer
@@ -22,7 +22,7 @@ class Moment:
         progress: epoch, batch and step, after the event.
         lr: the learning rate of the last step.
         history: all rows so far.
-        result: the last step's loss and right answers (``on_step``).
+        result: the last step's loss and right answers (``on_step``, ``on_steps``).
         row: the epoch that ended (``on_epoch``).
         seconds: since this process began to train.
     """
@@ -41,6 +41,10 @@ class Callback:
 
     An object with the same methods will do as well. What a callback raises ends the training.
     ``on_end`` is called however training ends, with everything that ``on_start`` was called on.
+
+    A watcher that may lag can have ``on_steps(moment, results)`` in place of ``on_step``: it is
+    told of as many steps at once as ended together (``StepResults``), and ``moment`` is that of the
+    last of them. Steps of a few microseconds leave no time for a call each.
 
     Attributes:
         may_lag: whether ``on_step`` may be told of a step after later ones have begun, in order
@@ -70,6 +74,28 @@ class Callback:
         """After the last epoch, or when training stopped early or failed."""
 
 
+def call_steps(callbacks: Iterable[Callback], moment: Moment, results: StepResults) -> None:
+    """Tell each callback of steps that ended together, by ``on_steps``; of one by ``on_step``."""
+    for callback in callbacks:
+        several = getattr(callback, "on_steps", None)
+        if several is not None:
+            several(moment, results)
+        else:
+            call((callback,), "on_step", moment)
+
+
+def one_by_one(callbacks: Iterable[Callback]) -> bool:
+    """Whether a callback must be told of every step by a call of its own."""
+    return any(
+        _has_on_step(callback) and not hasattr(callback, "on_steps") for callback in callbacks
+    )
+
+
+def _has_on_step(callback: Callback) -> bool:
+    own = getattr(type(callback), "on_step", None) is not Callback.on_step
+    return own and hasattr(callback, "on_step")
+
+
 def call(callbacks: Iterable[Callback], event: str, moment: Moment, *details: object) -> None:
     """Tell each callback in turn; objects that lack the method are passed by."""
     for callback in callbacks:
@@ -82,7 +108,6 @@ def watches_steps(callbacks: Iterable[Callback]) -> bool:
     """Whether a callback must be told of each step before the next one begins."""
     return any(
         not getattr(callback, "may_lag", False)
-        and getattr(type(callback), "on_step", None) is not Callback.on_step
-        and hasattr(callback, "on_step")
+        and (_has_on_step(callback) or hasattr(callback, "on_steps"))
         for callback in callbacks
     )

@@ -42,7 +42,7 @@ from convloom.training.protocols import (
     DeviceBatches,
     DeviceEngine,
     Engine,
-    StepResult,
+    StepResults,
 )
 
 _LOG = logging.getLogger("convloom")
@@ -93,15 +93,20 @@ class Feed(Protocol):
         """``plain``, ``resident`` or ``stream``."""
         ...
 
-    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
-        """Compile and bind what batches of these sizes run, for ``train`` or ``evaluate``."""
+    def prepare(self, kind: str, sizes: Iterable[int], epoch: int | None = None) -> None:
+        """Compile and bind what batches of these sizes run, for ``train`` or ``evaluate``.
+
+        Args:
+            epoch: which will be trained first, if that is known.
+        """
         ...
 
-    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
-        """Train on an epoch's batches from ``start_batch`` on, one for each row of the course."""
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResults]:
+        """Train on an epoch's batches from ``start_batch`` on, one for each row of the course;
+        results come of as many steps at a time as run without the host."""
         ...
 
-    def evaluate(self) -> Iterator[StepResult]:
+    def evaluate(self) -> Iterator[StepResults]:
         """Figures of each batch of epoch 0; nothing is updated."""
         ...
 
@@ -213,27 +218,27 @@ class PlainFeed:
         self._engine = engine
         self._batches = batches
 
-    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+    def prepare(self, kind: str, sizes: Iterable[int], epoch: int | None = None) -> None:
         """Compile and bind what batches of these sizes run."""
         for size in sizes:
             self._engine.prepare(kind, size)
 
-    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResults]:
         """One step after the other; each is reported before the next one is made."""
         if not course.hyper:
             return
         with finished(self._batches.epoch(epoch, start_batch)) as batches:
             for batch, hyper in zip(batches, course.hyper, strict=True):
                 self._engine.set_hyper(**hyper)
-                yield self._engine.train_step(batch.images, batch.labels)
+                yield StepResults.of(self._engine.train_step(batch.images, batch.labels))
                 if course.stop():
                     return
 
-    def evaluate(self) -> Iterator[StepResult]:
+    def evaluate(self) -> Iterator[StepResults]:
         """Figures of each batch of epoch 0."""
         with finished(self._batches.epoch(0)) as batches:
             for batch in batches:
-                yield self._engine.evaluate_step(batch.images, batch.labels)
+                yield StepResults.of(self._engine.evaluate_step(batch.images, batch.labels))
 
 
 #: An epoch's order, where its crops begin, and its samples' shifts.
@@ -293,15 +298,17 @@ class ResidentFeed:
         self._thread = ThreadPoolExecutor(1, "convloom-order")
         self._early: dict[int, Future[_Drawn]] = {}
 
-    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+    def prepare(self, kind: str, sizes: Iterable[int], epoch: int | None = None) -> None:
         """Compile and bind what batches of these sizes run, and what makes them."""
+        if epoch is not None:
+            self._early = {epoch: self._thread.submit(self._draw, epoch)}
         counts = Counter(self._batches.sizes)
         for size in sizes:
             _, runner = self._runner(kind, size)
             runs = [b.stop - b.start for b in blocks(self._batches.sizes) if b.size == size]
             runner.prepare(counts[size] or 1, dict.fromkeys(runs or [1]))
 
-    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResults]:
         """Steps in graphs of many; their reports come while later ones run."""
         early = self._early.pop(epoch, None)
         drawn = self._draw(epoch) if early is None else early.result()
@@ -312,7 +319,7 @@ class ResidentFeed:
         asked = self._asked(drawn, start_batch, course, rates)
         return self._pace.reported(asked, _GRAPHS_AHEAD)
 
-    def evaluate(self) -> Iterator[StepResult]:
+    def evaluate(self) -> Iterator[StepResults]:
         """Figures of each batch of epoch 0."""
         course = Course([{}] * len(self._batches), settled=lambda step: False)
         asked = self._asked((self._batches.order(0), None, None), 0, course, None)
@@ -381,7 +388,7 @@ class StreamFeed:
         self._runners: dict[tuple[str, int], tuple[Executable, StreamRunner]] = {}
         self._pace = Pace(engine.figures)
 
-    def prepare(self, kind: str, sizes: Iterable[int]) -> None:
+    def prepare(self, kind: str, sizes: Iterable[int], epoch: int | None = None) -> None:
         """Compile and bind what batches of these sizes run, and what copies them."""
         for size in sizes:
             if _streams_pixels(self._batches):
@@ -390,13 +397,13 @@ class StreamFeed:
             else:  # only the first batch will show its dtype
                 self._engine.prepare(kind, size)
 
-    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResult]:
+    def train(self, epoch: int, start_batch: int, course: Course) -> Iterator[StepResults]:
         """One step after the other; their reports come some steps later."""
         rates = self._engine.hyper_rows(course.hyper)
         self._engine.begin_steps()
         return self._pace.reported(self._asked(epoch, start_batch, course, rates), _STEPS_AHEAD)
 
-    def evaluate(self) -> Iterator[StepResult]:
+    def evaluate(self) -> Iterator[StepResults]:
         """Figures of each batch of epoch 0."""
         course = Course([{}] * len(self._batches), settled=lambda step: False)
         return self._pace.reported(self._asked(0, 0, course, None), _STEPS_AHEAD)

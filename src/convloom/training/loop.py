@@ -10,7 +10,7 @@ import math
 import shlex
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ import numpy as np
 
 from convloom.ir import ConvloomError
 from convloom.training import checkpoint
-from convloom.training.callbacks import Moment, call, watches_steps
+from convloom.training.callbacks import Moment, call, call_steps, one_by_one, watches_steps
 from convloom.training.checkpoint import Checkpoint, ResumeError
 from convloom.training.config import CONFIG_NAME
 from convloom.training.edits import edits
@@ -35,7 +35,7 @@ from convloom.training.feeding import (
 from convloom.training.history import EpochRow, History, StepRow, score
 from convloom.training.interrupt import StopRequest, TrainingInterrupted
 from convloom.training.metrics import Evaluation, Totals
-from convloom.training.protocols import Batches, Dataset, Progress, StepResult
+from convloom.training.protocols import Batches, Dataset, Progress, StepResult, StepResults
 from convloom.training.saving import Spacing
 from convloom.training.schedules import Span
 
@@ -69,10 +69,10 @@ class Rates:
         self._count = begun.batches - begun.batch
         self._made = _rates_of(trainer, begun)
 
-    def advance(self) -> None:
-        """Make the next step's, if there is one."""
-        step = len(self._lrs)
-        if step < self._count:
+    def advance(self, count: int) -> None:
+        """Make those of the next steps, of as many as there are."""
+        first = len(self._lrs)
+        for step in range(first, min(first + count, self._count)):
             lr, hyper = self._made(step)
             self._lrs.append(lr)
             self._hyper.append(hyper)
@@ -85,8 +85,7 @@ class Rates:
 
     def all(self) -> tuple[list[float], list[dict[str, float]]]:
         """Learning rates, and all hyper values, of the epoch's steps."""
-        while len(self._lrs) < self._count:
-            self.advance()
+        self.advance(self._count)
         return self._lrs, self._hyper
 
 
@@ -294,27 +293,35 @@ class Loop:
     def _prepare(self) -> None:
         """Have everything compiled before the clock of an epoch runs."""
         size = self.trainer.batch_size
-        self._feed.prepare("train", batch_sizes(self.batches, len(self.train), size))
+        sizes = batch_sizes(self.batches, len(self.train), size)
+        self._feed.prepare("train", sizes, self.progress.epoch)
         if self.validation is not None:
             self.trainer.prepare_evaluation(self.validation, size)
+        self._ahead = Rates(self.trainer, self.progress)
+        self._ahead.all()
 
     def _train_epoch(self) -> None:
         """The rest of the current epoch's batches."""
         before, began = self._seconds, time.perf_counter()
         every, begun, told = self.trainer.checkpoint_every, self.progress, self.trainer.callbacks
+        alone = one_by_one(told)
         rates, course = self._course()
-        ahead = self._ahead.advance if self._ahead is not None else lambda: None
+        ahead = self._ahead.advance if self._ahead is not None else lambda count: None
 
         def look_at_the_clock() -> None:
             self._seconds = before + time.perf_counter() - began
 
-        with finished(self._feed.train(begun.epoch, begun.batch, course)) as results:
-            for step, result in enumerate(results, begun.step + 1):
-                self._count(result, rates[step - begun.step - 1], step)
-                ahead()
-                if told:
-                    look_at_the_clock()
-                    self._tell("on_step", result=result)
+        step = begun.step
+        with finished(self._feed.train(begun.epoch, begun.batch, course)) as parts:
+            for part in parts:
+                for results in map(StepResults.of, part) if alone else (part,):
+                    lrs = rates[step - begun.step : step - begun.step + len(results)]
+                    self._count(results, lrs, step)
+                    step += len(results)
+                    if told:
+                        look_at_the_clock()
+                        self._tell_steps(results)
+                ahead(len(part))
                 if every and step % every == 0 and not self._stop_asked():
                     look_at_the_clock()
                     self._save()
@@ -341,24 +348,42 @@ class Loop:
         self._ahead = Rates(trainer, following) if another else None
         return lrs, Course(hyper, settled, self._stop_asked, another)
 
-    def _count(self, result: StepResult, lr: float, step: int) -> None:
-        self._since += 1
-        self._lr = lr
-        if not math.isfinite(result.loss):
-            raise self._non_finite(f"the loss is {result.loss}")
-        for name, value in result.costs.items():
-            if not math.isfinite(value):
-                raise self._non_finite(f"the cost {name} is {value}")
-        self._epoch.add(result)
-        self._window.add(result)
-        every = self.trainer.log_every
-        if every and step % every == 0:
-            means = self._window.means()
-            epoch = self.progress.epoch + 1
-            at = self.progress.step, epoch, self._lr
-            costs = means.get("costs", {})
-            self.history.steps.append(StepRow(*at, means["loss"], means["accuracy"], costs))
-            self._window = Totals()
+    def _count(self, results: StepResults, lrs: Sequence[float], step: int) -> None:
+        """Count steps behind number ``step``, as many at once as come before a row of the log."""
+        every, begin = self.trainer.log_every, 0
+        while begin < len(results):
+            end = len(results)
+            if every:
+                end = min(end, begin + every - (step + begin) % every)
+            part = results.part(begin, end)
+            self._check(part, lrs[begin:end])
+            self._since += len(part)
+            self._lr = lrs[end - 1]
+            self._epoch.add_all(part)
+            self._window.add_all(part)
+            if every and (step + end) % every == 0:
+                self._log()
+            begin = end
+
+    def _check(self, results: StepResults, lrs: Sequence[float]) -> None:
+        """Raises NonFiniteError for the first step that is not finite; it counts as the last."""
+        if math.isfinite(sum(results.losses)) and not any(results.costs):
+            return
+        for i, result in enumerate(results):
+            found = {"loss": result.loss} | {f"cost {n}": v for n, v in result.costs.items()}
+            for name, value in found.items():
+                if not math.isfinite(value):
+                    self._since += i + 1
+                    self._lr = lrs[i]
+                    raise self._non_finite(f"the {name} is {value}")
+
+    def _log(self) -> None:
+        """A row of the history for the steps since the last one."""
+        means = self._window.means()
+        at = self.progress.step, self.progress.epoch + 1, self._lr
+        costs = means.get("costs", {})
+        self.history.steps.append(StepRow(*at, means["loss"], means["accuracy"], costs))
+        self._window = Totals()
 
     def _finish_epoch(self) -> None:
         """Validate, add the epoch's row, and save if that is due."""
@@ -474,16 +499,16 @@ class Loop:
         return non_finite(what, self.progress, advice, self._saved)
 
     def _tell(
-        self,
-        event: str,
-        *,
-        result: StepResult | None = None,
-        row: EpochRow | None = None,
-        details: tuple[object, ...] = (),
+        self, event: str, *, row: EpochRow | None = None, details: tuple[object, ...] = ()
     ) -> None:
-        if not self.trainer.callbacks:
-            return
-        moment = Moment(
+        if self.trainer.callbacks:
+            call(self.trainer.callbacks, event, self._moment(row=row), *details)
+
+    def _tell_steps(self, results: StepResults) -> None:
+        call_steps(self.trainer.callbacks, self._moment(result=results[-1]), results)
+
+    def _moment(self, *, result: StepResult | None = None, row: EpochRow | None = None) -> Moment:
+        return Moment(
             trainer=self.trainer,
             progress=self.progress,
             lr=self._lr,
@@ -492,4 +517,3 @@ class Loop:
             row=row,
             seconds=time.perf_counter() - self._began,
         )
-        call(self.trainer.callbacks, event, moment, *details)

@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
-from convloom.training.protocols import StepResult
+from convloom.training.protocols import StepResult, StepResults
 
 
 class Evaluation(TypedDict):
@@ -49,9 +49,24 @@ class Totals:
         self.correct += result.correct
         self.correct5 += result.correct5
         self.n += result.n
-        for name, mean in result.costs.items():
+        self._add_costs(result.costs, result.n)
+
+    def add_all(self, results: StepResults) -> None:
+        """Count batches, with the bits of one after the other."""
+        loss, n = self.loss, results.n
+        for mean in results.losses:
+            loss += mean * n
+        self.loss = loss
+        self.correct += sum(results.correct)
+        self.correct5 += sum(results.correct5)
+        self.n += n * len(results)
+        for costs in results.costs:
+            self._add_costs(costs, n)
+
+    def _add_costs(self, costs: Mapping[str, float], count: int) -> None:
+        for name, mean in costs.items():
             total, n = self.costs.get(name, (0.0, 0))
-            self.costs[name] = total + mean * result.n, n + result.n
+            self.costs[name] = total + mean * count, n + count
 
     def means(self) -> Evaluation:
         """Sums divided by the number of samples; NaN when there were none."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from convloom.backends import DeviceError
 from convloom.backends.feeding import Asked, Results
-from convloom.training.protocols import StepResult
+from convloom.training.protocols import StepResults
 
 #: Seconds of work that may be asked for before its first step is reported.
 _PATIENCE = 0.2
@@ -48,11 +48,11 @@ class Pace:
         self._room = 1
         self._figures = tuple(figures)
 
-    def reported(self, parts: Generator[Part, None, None], ahead: int) -> Iterator[StepResult]:
-        """The results of each step; ``parts`` are asked for by being taken."""
+    def reported(self, parts: Generator[Part, None, None], ahead: int) -> Iterator[StepResults]:
+        """The results of each part's steps; ``parts`` are asked for by being taken."""
         with contextlib.closing(self.chunks(parts, ahead)) as chunks:
             for results, size in chunks:
-                yield from self._steps(results, size)
+                yield self._steps(results, size)
 
     def chunks(
         self, parts: Generator[Part, None, None], ahead: int
@@ -87,10 +87,7 @@ class Pace:
         self._room = max(1, int(_PATIENCE / max(seconds, 1e-9)))
         self.most = max(1, min(_MOST, self._room // _GRAPHS))
 
-    def _steps(self, results: Results, size: int) -> Iterator[StepResult]:
-        rows = zip(
-            results.losses.tolist(), results.corrects.tolist(), results.costs.tolist(), strict=True
-        )
-        for loss, (first, five), costs in rows:
-            named = dict(zip(self._figures, costs, strict=True))
-            yield StepResult(loss, first, five, size, named)
+    def _steps(self, results: Results, size: int) -> StepResults:
+        first, five = results.corrects.T.tolist()
+        costs = [dict(zip(self._figures, row, strict=True)) for row in results.costs.tolist()]
+        return StepResults(results.losses.tolist(), first, five, size, costs)

@@ -33,6 +33,43 @@ class StepResult:
     costs: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class StepResults:
+    """What consecutive batches of ``n`` samples each gave, step by step, as ``StepResult`` has it.
+
+    Attributes:
+        costs: a mapping for each step.
+    """
+
+    losses: Sequence[float]
+    correct: Sequence[int]
+    correct5: Sequence[int]
+    n: int
+    costs: Sequence[Mapping[str, float]]
+
+    @classmethod
+    def of(cls, result: StepResult) -> StepResults:
+        """Those of one step."""
+        counts = [result.correct], [result.correct5]
+        return cls([result.loss], *counts, result.n, [result.costs])
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    def __getitem__(self, i: int) -> StepResult:
+        return StepResult(self.losses[i], self.correct[i], self.correct5[i], self.n, self.costs[i])
+
+    def __iter__(self) -> Iterator[StepResult]:
+        return map(self.__getitem__, range(len(self)))
+
+    def part(self, begin: int, end: int) -> StepResults:
+        """Those of some of the steps."""
+        own = slice(begin, end)
+        return StepResults(
+            self.losses[own], self.correct[own], self.correct5[own], self.n, self.costs[own]
+        )
+
+
 class Engine(Protocol):
     """A network bound to a device, with its loss and optimiser; any batch size runs."""
 

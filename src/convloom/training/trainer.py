@@ -275,8 +275,8 @@ class Trainer:
         """``evaluate`` with the engine as it is; ``after_batch`` is told the samples done."""
         totals = Totals()
         with finished(self._evaluation_feed(dataset, batch_size).evaluate()) as results:
-            for result in results:
-                totals.add(result)
+            for several in results:
+                totals.add_all(several)
                 after_batch(totals.n)
         return totals.means()
 

@@ -322,6 +322,10 @@ class CudaGpu:
             del self._thread.captured
         graph = self._graph(captured)
         stream = self._stream
+        try:
+            graph.upload(stream)  # or the first launch would take milliseconds
+        except Exception as error:
+            raise _translated(error, "the step's graph cannot be made") from None
 
         def replay() -> None:
             self._enter()

@@ -57,6 +57,13 @@ class Replay:
         for length in self.lengths(count):
             self._graph(length)
 
+    def prepare_up_to(self, count: int) -> None:
+        """Capture the graphs that any ``run`` of at most so many launches."""
+        length = min(self.longest, _power_of_two(count))
+        while length > 0:
+            self._graph(length)
+            length //= 2
+
     def run(self, count: int) -> None:
         """Ask for ``count`` repetitions; does not wait."""
         for length in self.lengths(count):

@@ -223,10 +223,9 @@ class ResidentSteps:
         """Make tables and graphs for this many steps, of which ``runs`` come at a time."""
         self._prepared(steps)
         assert self._replay is not None
-        # Of the very first steps one runs alone; the host may ask for one at any time.
-        for run in (*runs,) or (steps,):
-            for count in (1, run, run - 1):
-                self._replay.prepare(count)
+        # The host may ask for any number of steps at a time, and does until it knows how long one
+        # takes.
+        self._replay.prepare_up_to(max((*runs,) or (steps,)))
 
     def begin(
         self,
