@@ -268,10 +268,10 @@ class TestConvolution:
             assert check(trials, backend, "direct") == len(trials)
 
     def test_winograd_forward(self, backend: Backend) -> None:
-        """Odd maps, paddings, windows of many images in a group; channels that fill no chunk, many
-        chunks, several blocks of filters. What is not finite spoils nothing beside it."""
+        """Odd maps, paddings, windows of many images in a group, many groups; channels that fill no
+        chunk, many chunks, several blocks of filters. What is not finite is as in the reference."""
         trials = direct_convolutions(
-            (5, 16, 32, (12, 14), (3, 3), (0, 0)),
+            (11, 16, 32, (12, 14), (3, 3), (0, 0)),
             (2, 28, 64, (11, 9), (3, 3), (1, 1)),
             (3, 8, 32, (12, 13), (3, 3), (2, 0)),
             (1, 64, 32, (9, 14), (3, 3), (1, 2)),
@@ -327,7 +327,7 @@ class TestConvolution:
         """Odd maps and paddings, chunks in shared memory all together or by turns, tails of them,
         blocks of 16 and of 32 channels, windows of many images in a group."""
         trials = pooled_gradients(
-            (5, 16, 32, (14, 14), (0, 0)),
+            (11, 16, 32, (14, 14), (0, 0)),
             (2, 32, 48, (9, 7), (1, 1)),
             (3, 48, 40, (6, 9), (1, 2)),
             (2, 64, 16, (7, 6), (2, 0)),

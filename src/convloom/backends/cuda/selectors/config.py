@@ -21,8 +21,8 @@ class Config:
         sliding_forward: likewise of conv2d_fprop/sliding and conv2d_fprop/direct.
         wide: the most output columns of one of its threads.
         winograd: groups of windows, times blocks of filters, that a launch must have to be made by
-            minimal filtering, where that serves the shapes; then its blocks are many times those
-            that run at once.
+            minimal filtering, forward or of an input gradient, where that serves the shapes; and
+            blocks that it should have before one makes several groups.
         wino_wgrad: blocks that conv2d_wgrad/winograd must be able to have, with few windows each,
             to be taken instead of conv2d_wgrad/sparse or, without a pool, conv2d_wgrad/tiled.
         wino_unrolled: windows that its loop multiplies a turn: 8 or 16.

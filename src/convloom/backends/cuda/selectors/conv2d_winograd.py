@@ -8,7 +8,6 @@ from convloom.backends.cuda.launch import Argument
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, ceil_div
 from convloom.backends.cuda.selectors.config import chosen
 from convloom.backends.cuda.selectors.tiles import (
-    WINOGRAD_BLOCKS,
     WINOGRAD_EACH,
     winograd_tile,
 )
@@ -76,7 +75,7 @@ def _choose(
     geometry |= {name: sizes[name] for name in ("XROW", "YROW", "WROW")}
     own = {"FILTERS": tile.filters, "CHUNK": tile.chunk, "DGRAD": int("dgrad" in source)}
     build.each("winograd_filters/naive", geometry | own, (w, u), channels * filters)
-    each = max(min(groups * parts // WINOGRAD_BLOCKS, WINOGRAD_EACH), 1)
+    each = max(min(groups * parts // chosen().winograd, WINOGRAD_EACH), 1)
     given = (image, w, u, *others, each, samples)
     blocks = ceil_div(groups, each) * parts
     build.add(source, {**sizes, "FILTERS": tile.filters}, given, blocks, shared=tile.shared)

@@ -26,9 +26,8 @@ SLIDING_BLOCK, SLIDING_THREADS = 128, 512
 #: registers; and the most bytes of shared memory, so that four blocks share a multiprocessor.
 FORWARD_THREADS, FORWARD_BYTES = (96, 384), 56 * 1024
 #: Of minimal filtering: floats of a chunk's inputs in shared memory, and of filters at most; pairs
-#: of a window and a filter that a block makes at a time; most groups of windows of a block, and
-#: blocks below which it has fewer.
-WINOGRAD_FLOATS, WINOGRAD_PAIRS, WINOGRAD_EACH, WINOGRAD_BLOCKS = 8192, 1024, 8, 1024
+#: of a window and a filter that a block makes at a time; and most groups of windows of a block.
+WINOGRAD_FLOATS, WINOGRAD_PAIRS, WINOGRAD_EACH = 8192, 1024, 8
 #: Most bytes of partial sums of a step.
 PARTIAL_BYTES = 64 * 1024 * 1024
 

@@ -12,9 +12,9 @@
 // a thread has 8 windows of 8 filters in registers. Back: sums meet in shared memory, half of the
 // windows at a time; a thread reads what two filters of a window need, and makes their outputs.
 //
-// The transforms mix a window's inputs: an output that is rightly not finite spoils its neighbours,
-// and what is near the largest number may overflow. Such windows are computed again, product by
-// product, by the thread that wrote them.
+// The transforms add and subtract inputs, and filters: an infinity becomes NaN, and what is near the
+// largest number may overflow. Outputs that are not finite are computed again, product by product,
+// by the thread that wrote them, and so are the others of their window.
 //
 // In shared memory, (position, two channels, window) of inputs and (position, window, filter) of
 // sums: some bits of a place are changed by its row, so that threads meet in no bank.
@@ -99,7 +99,7 @@ __device__ __forceinline__ void winograd_inputs(f32& a, f32& b, f32& c, f32& d) 
 template <i64 DEPTH, i64 FILTERS_>
 struct Winograd {
     static constexpr int BLOCK = 256, FILTERS = int(FILTERS_), WINDOWS = 1024 / FILTERS;
-    static constexpr int CHUNK = 512 / WINDOWS, PAIRS = CHUNK / 2;   // channels at a time
+    static constexpr int CHUNK = 512 / WINDOWS, PAIRS = CHUNK / 2;  // channels at a time
     static constexpr int CHUNKS = int(ceil_div(DEPTH, CHUNK));
     static constexpr int ALONG = FILTERS / 8, ACROSS = WINDOWS / 8;  // threads of a position
     // Floats in shared memory: of a position's inputs or sums, and filters; and of a chunk's.
