@@ -276,6 +276,7 @@ class TestConvolution:
             (3, 8, 32, (12, 13), (3, 3), (2, 0)),
             (1, 64, 32, (9, 14), (3, 3), (1, 2)),
             (7, 32, 128, (5, 6), (3, 3), (1, 1)),
+            (1, 16, 16, (9, 70), (3, 3), (1, 1)),
         )
         for trial in trials[3::12]:  # of normals, and so their bias and pool
             trial.inputs[0].ravel()[[0, 7, 200]] = np.nan, np.inf, -np.inf

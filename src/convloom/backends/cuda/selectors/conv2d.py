@@ -232,7 +232,7 @@ def _direct_forward(node: Node, specs: Specs) -> Selection | None:
     """Serves one group, outputs channels last.
 
     Either filters of few taps; or stride 1, filters from 2x2 to 5x5, everything channels last and
-    read in fours.
+    read in fours; or what minimal filtering serves, in large batches.
     """
     x, w, y = (specs[name] for name in (*node.inputs[:2], *node.outputs[:1]))
     if not _served(node, specs) or not all(channels_last(specs[name]) for name in node.outputs):
@@ -246,7 +246,7 @@ def _direct_forward(node: Node, specs: Specs) -> Selection | None:
         return _few_taps_forward(node, specs, constants)
     block = direct_band(constants) if _direct_served(constants) else None
     if block is None:
-        return None
+        return _filtered_forward(node, specs, constants)
     tile_rows = constants["OH"] // 2 if constants["POOL"] else ceil_div(constants["OH"], 2)
     blocks = x.shape[0] * ceil_div(tile_rows, block.rows) * (constants["K"] // block.filters)
     arguments = _fused_arguments(node, x.shape[0])
@@ -260,6 +260,20 @@ def _direct_forward(node: Node, specs: Specs) -> Selection | None:
         build.choose(last=sliding < chosen().sliding_forward)
     conv2d_winograd.choose_forward(build, constants, arguments[:-1], x.shape[0])
     return build.selection("direct", "conv2d_fprop")
+
+
+def _filtered_forward(node: Node, specs: Specs, constants: dict[str, int]) -> Selection | None:
+    """Serves what minimal filtering does, and large batches by it; others as the rungs below."""
+    if not conv2d_winograd.serves(constants, constants["C"], constants["K"]):
+        return None
+    below = _async_forward(node, specs) or _tiled_forward(node, specs)
+    assert below is not None
+    build = Builder(specs)
+    build.phases += below.launch.phases
+    samples = specs[node.inputs[0]].shape[0]
+    arguments = _fused_arguments(node, samples)[:-1]
+    taken = conv2d_winograd.choose_forward(build, constants, arguments, samples)
+    return build.selection("direct" if taken else below.rung, "conv2d_fprop")
 
 
 def _add_sliding_forward(
@@ -322,7 +336,8 @@ def _direct_dgrad(node: Node, specs: Specs) -> Selection | None:
     dx, a = Tensor(node.outputs[0]), mask[0] if mask else ABSENT
     image = specs[dx.name]
     constants = sizes(cast(ConvGeometry, node.op), image, specs[w.name], specs[dy.name])
-    if not conv2d_winograd.serves_dgrad(constants) or not _alike(specs, *node.inputs[2:], dx.name):
+    served = conv2d_winograd.serves(constants, constants["K"], constants["C"])
+    if not served or not _alike(specs, *node.inputs[2:], dx.name):
         return None
     build = Builder(specs)
     _add_tiled_dgrad(build, node, dy, ABSENT, w, a)

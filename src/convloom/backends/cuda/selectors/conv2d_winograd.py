@@ -20,8 +20,10 @@ Sizes = Mapping[str, int]
 
 def choose_forward(
     build: Builder, sizes: Sizes, arguments: tuple[Argument, ...], samples: int
-) -> None:
+) -> bool:
     """Replace the launch appended last, which does the same, if there are windows enough.
+
+    Returns whether it was replaced.
 
     Args:
         sizes: the constants of device/conv.cuh, BIAS, POOL and those of the activation.
@@ -30,13 +32,13 @@ def choose_forward(
     out = sizes["OH"], sizes["OW"]
     rows, cols = (side // 2 if sizes["POOL"] else ceil_div(side, 2) for side in out)
     source, depth, filters = "conv2d_fprop/winograd", sizes["C"], sizes["K"]
-    _choose(build, source, sizes, arguments, depth, filters, samples, rows * cols)
+    return _choose(build, source, sizes, arguments, depth, filters, samples, rows * cols)
 
 
 def choose_dgrad(
     build: Builder, sizes: Sizes, arguments: tuple[Argument, ...], samples: int
 ) -> bool:
-    """As ``choose_forward``, of an input gradient; whether the launch was replaced.
+    """As ``choose_forward``, of an input gradient.
 
     Args:
         sizes: the constants of device/conv.cuh, POOL and those of the mask.
@@ -47,9 +49,22 @@ def choose_dgrad(
     return _choose(build, source, sizes, arguments, depth, channels, samples, windows)
 
 
-def serves_dgrad(sizes: Sizes) -> bool:
-    """Whether an input gradient can be made so."""
-    return _served(sizes) and winograd_tile(sizes["K"], sizes["C"]) is not None
+def serves(sizes: Sizes, depth: int, filters: int) -> bool:
+    """Whether minimal filtering serves a convolution, or its input gradient.
+
+    So it does for 3x3 filters, stride 1, one group, padding below 3, all tensors channels last, and
+    blocks that are full.
+
+    Args:
+        sizes: the constants of device/conv.cuh.
+        depth: channels of a sum: C, or K of the gradient.
+        filters: how many are summed: K, or C of the gradient.
+    """
+    ones = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
+    last = not any(sizes[name] for name in ("XROW", "YROW", "WROW"))
+    narrow = max(sizes["PH"], sizes["PW"]) <= 2
+    square = (sizes["R"], sizes["S"]) == (3, 3)
+    return ones == {1} and square and last and narrow and winograd_tile(depth, filters) is not None
 
 
 def _choose(
@@ -64,29 +79,19 @@ def _choose(
 ) -> bool:
     """See above; ``windows`` are those of a sample, the second of ``arguments`` is w."""
     tile, windows = winograd_tile(depth, filters), samples * windows
-    if tile is None or not windows or not _served(sizes):
+    if tile is None or not windows or not serves(sizes, depth, filters):
         return False
     parts, groups = filters // tile.filters, ceil_div(windows, tile.windows)
     taken = groups * parts >= chosen().winograd and windows <= _MOST_WINDOWS
     channels = tile.chunk * tile.chunks
     u = build.workspace(4 * 16 * channels * filters) if taken else ABSENT
     image, w, *others = arguments
-    geometry = {name: sizes[name] for name in ("C", "K", "R", "S", "H", "W", "OH", "OW", "G")}
-    geometry |= {name: sizes[name] for name in ("XROW", "YROW", "WROW")}
-    own = {"FILTERS": tile.filters, "CHUNK": tile.chunk, "DGRAD": int("dgrad" in source)}
-    build.each("winograd_filters/naive", geometry | own, (w, u), channels * filters)
+    own = {"C": sizes["C"], "K": sizes["K"], "FILTERS": tile.filters, "CHUNK": tile.chunk}
+    own["DGRAD"] = int(source.startswith("conv2d_dgrad"))
+    build.each("winograd_filters/naive", own, (w, u), channels * filters)
     each = max(min(groups * parts // chosen().winograd, WINOGRAD_EACH), 1)
     given = (image, w, u, *others, each, samples)
     blocks = ceil_div(groups, each) * parts
     build.add(source, {**sizes, "FILTERS": tile.filters}, given, blocks, shared=tile.shared)
     build.choose(last=taken, launches=2)
     return taken
-
-
-def _served(sizes: Sizes) -> bool:
-    """Whether a convolution has 3x3 filters, stride 1, one group, padding below 3, and all of its
-    tensors channels last."""
-    ones = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
-    last = not any(sizes[name] for name in ("XROW", "YROW", "WROW"))
-    narrow = max(sizes["PH"], sizes["PW"]) <= 2
-    return ones == {1} and (sizes["R"], sizes["S"]) == (3, 3) and last and narrow

@@ -1,4 +1,4 @@
-// Filters 3x3 as minimal filtering multiplies with them: U = G g G^T, 16 numbers for 9 weights.
+// 3x3 filters (KRSC) as minimal filtering multiplies with them: U = G g G^T, 16 numbers for nine.
 //
 // With DGRAD those of the input gradient: turned by 180 degrees, channels and filters changed over.
 // U lies as blocks of device/winograd.cuh copy it: (FILTERS filters, CHUNK channels, position,
@@ -6,7 +6,7 @@
 // channel.
 // Source: Lavin and Gray, "Fast algorithms for convolutional neural networks" (arXiv 1509.09308).
 // Limit: writing U, 64 bytes for 36 of weights.
-#include "device/conv.cuh"
+#include "device/index.cuh"
 
 // G times three weights.
 __device__ __forceinline__ void winograd_weights(const f32 (&g)[3], f32 (&u)[4]) {
@@ -22,7 +22,7 @@ __global__ void winograd_filters_naive(const f32* w, f32* u) {
     constexpr bool DGRAD = P::DGRAD != 0;
     constexpr i64 DEPTH = DGRAD ? P::K : P::C, COUNT = DGRAD ? P::C : P::K;
     constexpr i64 CHUNKS = ceil_div(DEPTH, P::CHUNK), LINE = P::CHUNK * P::FILTERS;
-    static_assert(P::R == 3 && P::S == 3 && COUNT % P::FILTERS == 0);
+    static_assert(COUNT % P::FILTERS == 0);
     const i64 i = global_thread();
     if (i >= COUNT * CHUNKS * P::CHUNK) return;
     const i64 filter = i / (CHUNKS * LINE) * P::FILTERS + i % P::FILTERS;
@@ -32,8 +32,8 @@ __global__ void winograd_filters_naive(const f32* w, f32* u) {
     for (int s = 0; s < 3; ++s) {
 #pragma unroll
         for (int r = 0; r < 3; ++r) {
-            const i64 at = DGRAD ? Conv<P>::w_offset(depth, filter, 2 - r, 2 - s)
-                                 : Conv<P>::w_offset(filter, depth, r, s);
+            const i64 at = DGRAD ? (depth * 9 + 3 * (2 - r) + 2 - s) * P::C + filter
+                                 : (filter * 9 + 3 * r + s) * P::C + depth;
             column[r] = depth < DEPTH ? w[at] : 0.0f;
         }
         winograd_weights(column, row);
