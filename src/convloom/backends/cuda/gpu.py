@@ -33,7 +33,7 @@ from convloom.backends.cuda.overlap import Access, dependencies
 
 #: Pinned buffers that uploads take turns with, and the most bytes that one holds.
 _SLOTS, _SLOT_BYTES = 3, 64 << 20
-#: Dynamic shared memory that a launch may have without asking.
+#: Shared memory that a launch may have without asking, a kernel's own among it.
 _PLAIN_SHARED = 48 << 10
 #: Seconds between two looks of a patient thread.
 _LOOK = 1e-4
@@ -202,7 +202,7 @@ class CudaGpu:
         #: For copies beside all other work; made when first needed.
         self._side: Any = None
         self._kernels: dict[Specialisation, Any] = {}
-        self._shared: dict[Specialisation, int] = {}
+        self._shared: dict[Specialisation, int] = {}  # the most that launches may have by now
         self._sizes: dict[Specialisation, list[int] | None] = {}
         self._slots = [_Slot(self) for _ in range(_SLOTS)]
         self._next_slot = 0
@@ -276,6 +276,7 @@ class CudaGpu:
             cubins = shared_compiler().compile(missing, self.arch) if missing else {}
             for specialisation, cubin in cubins.items():
                 self._kernels[specialisation] = self._loaded(specialisation, cubin)
+                self._shared[specialisation] = _PLAIN_SHARED - cubin.usage.shared
 
     def prepare(self, call: Call) -> Callable[[], None]:
         """A function that launches ``call``, on the stream or into the graph being captured.
@@ -483,7 +484,7 @@ class CudaGpu:
 
     def _allow_shared(self, call: Call, kernel: Any) -> None:
         """Let the kernel have the launch's shared memory, where it is more than usual."""
-        if call.shared <= max(_PLAIN_SHARED, self._shared.get(call.kernel, 0)):
+        if call.shared <= self._shared[call.kernel]:
             return
         if call.shared > self.shared_limit:
             raise DeviceError(

@@ -23,6 +23,8 @@ class Config:
         wide: whether a thread's tile may be six columns wide, in fp32.
         chained: whether, within a graph, each kernel begins while the one before it still runs, and
             waits for that where it must (kernels/cuda/device/chained.cuh).
+        bulk: whether weights come to shared memory by the copy engine, where the GPU has it (as it
+            has clusters).
         unroll: channels whose products are one piece of code, in fp32, so that the inputs of the
             next are on their way while those of one are multiplied.
     """
@@ -35,6 +37,7 @@ class Config:
     ahead: bool = False
     wide: bool = False
     chained: bool = False
+    bulk: bool = False
     unroll: int = 1
 
     @property
@@ -46,7 +49,7 @@ class Config:
 PLAIN = Config()
 #: What plans are made with, but for comparisons: where clusters of two blocks can share the images,
 #: and where they cannot.
-SHARED = Config(split=2, cluster=True, ahead=True, chained=True)
+SHARED = Config(split=2, cluster=True, ahead=True, chained=True, bulk=True)
 ALONE = Config(early=True, ahead=True)
 #: {name: what is compared with it}.
 VARIANTS = {
@@ -60,29 +63,31 @@ VARIANTS = {
     "wide": Config(wide=True),
     "unroll2": Config(unroll=2),
     "chained": Config(chained=True),
+    "bulk": Config(bulk=True),
     "cluster2ahead": Config(split=2, cluster=True, ahead=True),
     "cluster2chained": Config(split=2, cluster=True, chained=True),
     "cluster2both": Config(split=2, cluster=True, ahead=True, chained=True),
-    "together": Config(split=2, cluster=True, early=True, ahead=True, wide=True, chained=True),
+    "cluster2early": Config(split=2, cluster=True, early=True, ahead=True, chained=True, bulk=True),
+    "together": Config(
+        split=2, cluster=True, early=True, ahead=True, wide=True, chained=True, bulk=True
+    ),
 }
 _chosen: Choice[Config | None] = Choice("config of the kernels on chip", None)
 #: A way to choose another one; None: as ever.
 using = _chosen.using
 
 
-def candidates(clusters: bool, room: int, exact: bool) -> tuple[Config, ...]:
+def candidates(clusters: bool, room: int) -> tuple[Config, ...]:
     """What plans are made with, best first: the first one that fits, and whose blocks can share an
     image if they are to.
 
     Args:
         clusters: whether the GPU has them.
         room: how many blocks it has for each image of a batch.
-        exact: whether operands are float32; then ``ahead`` takes more registers than it is worth.
     """
     wanted = _chosen()
     if wanted is not None:
         split = 1 if wanted.cluster and not clusters else max(1, min(wanted.split, room))
         return (replace(wanted, split=split),)
     alone = ALONE, PLAIN  # which takes the least memory
-    shared = replace(SHARED, ahead=not exact)
-    return (shared, *alone) if clusters and room >= SHARED.split else alone
+    return (SHARED, *alone) if clusters and room >= SHARED.split else alone

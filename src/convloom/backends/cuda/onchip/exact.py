@@ -137,6 +137,9 @@ class Exact(OnChip):
     def pack_threads(self) -> int:
         return self.resident // 4
 
+    def _reduce_groups(self, n: int) -> int:
+        return 1
+
     @property
     def reduce_rows(self) -> list[int]:
         return [1 for _ in self.stages.linears]

@@ -31,9 +31,9 @@ LOGITS, LOSS, GRADIENTS = 0, 1, 2
 MOST_BLOCKS = 132
 #: Of a fragment: bytes of a step (16 products, of tf32 8) by 8 outputs.
 _FRAGMENT = 256
-#: Of the reducing kernel: elements of slabs and features that a block takes, its warps, and most
-#: tiles of 16 outputs.
-_ELEMENTS, _FEATURES, _WARPS, _ROWS = 32, 32, 8, 4
+#: Of the reducing kernel: elements of slabs and features that a thread's place in its warp stands
+#: for, a block's warps, and most elements of a thread and tiles of 16 outputs.
+_ELEMENTS, _FEATURES, _WARPS, _MOST_EACH, _ROWS = 32, 32, 8, 4, 4
 #: Chunks of images that are on their way to a warp of it.
 STAGES = 4
 
@@ -41,6 +41,33 @@ STAGES = 4
 def room_for(n: int, multiprocessors: int) -> int:
     """How many blocks there is room for, for each of n images at a time."""
     return min(MOST_BLOCKS, multiprocessors) // n
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """The second kernel, which makes gradients and updates.
+
+    Attributes:
+        groups: of a block's warps that have features of a matrix of their own.
+        each: elements of slabs that a thread adds up.
+        stages: chunks of images on their way to a warp.
+        blocks: of the launch; ``shared``: bytes of shared memory of each.
+    """
+
+    groups: int
+    each: int
+    stages: int
+    blocks: int
+    shared: int
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """What the kernel is specialised by."""
+        return {
+            "LINEAR_GROUPS": self.groups,
+            "CONV_EACH": self.each,
+            "STAGES": self.stages,
+        }
 
 
 @dataclass(frozen=True)
@@ -271,24 +298,38 @@ class OnChip:
         most = max(fitting, default=1)
         return [min(linear.out // 16, most) for linear in self.stages.linears]
 
-    @property
-    def reduce_blocks(self) -> int:
-        """Blocks of the second kernel."""
+    def reduction(self, n: int, multiprocessors: int) -> Reduction:
+        """The second kernel for n images.
+
+        If they fit each block has a multiprocessor of its own. As these become free one by one, the
+        first would take several blocks, and others none: so each asks for too much shared memory
+        for two.
+        """
+        for each in range(1, _MOST_EACH + 1):
+            made = self._reduction(n, each)
+            if made.blocks <= multiprocessors:
+                return replace(made, shared=max(made.shared, self.limit // 2 + 1024))
+        return self._reduction(n, 1)
+
+    def _reduction(self, n: int, each: int) -> Reduction:
         if self.mode != GRADIENTS:
-            return 1
-        filters = sum(ceil_div(size, _ELEMENTS) for size in self.slabs)
+            return Reduction(1, 1, 1, 1, 0)
+        groups, chunks = self._reduce_groups(n), ceil_div(n, self.operand.depth)
+        stages = min(STAGES, max(1, ceil_div(chunks * groups, _WARPS)))
+        filters = sum(ceil_div(size, _ELEMENTS * each) for size in self.slabs)
         matrices = sum(
-            ceil_div(linear.width, _FEATURES) * ceil_div(linear.out, 16 * rows)
+            ceil_div(linear.width, _FEATURES * groups) * ceil_div(linear.out, 16 * rows)
             for linear, rows in zip(self.stages.linears, self.reduce_rows, strict=True)
         )
-        return filters + matrices + 1
+        needs = (self._reduced(rows, stages) for rows in self.reduce_rows)
+        shared = max(_WARPS * 32 * 4 * each, *needs)
+        return Reduction(groups, each, stages, filters + matrices + 1, shared)
 
-    def reduce_shared(self, stages: int = STAGES) -> int:
-        """Bytes of shared memory of a block of the second kernel, with so many chunks of images on
-        the way to a warp."""
-        if self.mode != GRADIENTS:
-            return 0
-        return max(_WARPS * 32 * 4, *(self._reduced(rows, stages) for rows in self.reduce_rows))
+    def _reduce_groups(self, n: int) -> int:
+        """Groups of warps that have features of their own: no more than leave each warp a chunk of
+        the images."""
+        chunks = ceil_div(n, self.operand.depth)
+        return next(groups for groups in (8, 4, 2, 1) if groups == 1 or groups * chunks <= _WARPS)
 
     def _reduced(self, rows: int, stages: int = STAGES) -> int:
         """What a block of the second kernel needs for so many tiles of outputs."""
@@ -383,7 +424,9 @@ class OnChip:
             row |= {"WMT": wgrad.rows, "WNT": wgrad.cols, "WSPLIT": wgrad.split}
             row |= {
                 "FRAGMENTS": starts[f"weights {i + 1}"],
+                "WEIGHTS": self.fixed.sizes[f"weights {i + 1}"],
                 "TRANSPOSED": starts.get(f"weights {i + 1}, transposed", 0),
+                "TURNED": self.fixed.sizes.get(f"weights {i + 1}, transposed", 0),
             }
             rows.append(row)
         if not rows:
@@ -451,6 +494,7 @@ def _no_conv(linear: LinearStage) -> dict[str, int]:
         | maps
         | tiles
         | {"CODE": 0, "IN_PLACE": 0, "SCRATCH": 0, "FRAGMENTS": 0, "TRANSPOSED": 0}
+        | {"WEIGHTS": 0, "TURNED": 0}
     )
 
 

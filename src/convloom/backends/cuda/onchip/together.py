@@ -6,30 +6,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from convloom.backends.cuda.launch import Argument, Constant, Fed, Phase, Specialisation, Together
-from convloom.backends.cuda.onchip.plan import MOST_BLOCKS, STAGES, OnChip
+from convloom.backends.cuda.onchip.plan import MOST_BLOCKS, OnChip
 from convloom.backends.selecting import ceil_div
 
 #: What it costs a block to begin (weights, zeros), in the time of an image.
 _BEGIN = 0.25
-#: Chunks of images that the reducing kernel takes at a time.
-_CHUNKS = 8
 
 
-def together(kernel: OnChip, n: int, phases: Iterable[Phase]) -> Together:
+def together(kernel: OnChip, phases: Iterable[Phase]) -> Together:
     """The phases of one network that feeds itself, packing among them or not, for many."""
     made = {phase.kernel.name: phase for phase in phases}
     pack, step, reduce = (made.get(f"onchip_{name}") for name in ("pack", "step", "reduce"))
     assert step is not None
     assert reduce is not None
-    stages = min(STAGES, ceil_div(ceil_div(n, kernel.operand.depth), _CHUNKS))
     return Together(
         prologue=() if pack is None else (_many(pack, {}, (pack.blocks, Fed("stride"))),),
         phases=(
             _many(step, _scratch(kernel), (step.blocks, Fed("parts"), Fed("stride"))),
-            replace(
-                _many(reduce, {"STAGES": stages}, (reduce.blocks, Fed("members"), Fed("stride"))),
-                shared=kernel.reduce_shared(stages),
-            ),
+            _many(reduce, {}, (reduce.blocks, Fed("members"), Fed("stride"))),
         ),
     )
 
@@ -41,6 +35,8 @@ def _many(
     known = {**dict(phase.kernel.constants), **constants}
     if "CHAINED" in known:
         known["CHAINED"] = 0  # members that have left off end at once, without waiting
+    if "BULK" in known:
+        known["BULK"] = 0  # weights come again for each member's sums
     kernel = Specialisation(f"{folder}/many_{name}", tuple(sorted(known.items())))
     return replace(phase, kernel=kernel, arguments=(*phase.arguments, *more))
 

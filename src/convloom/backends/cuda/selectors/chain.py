@@ -11,7 +11,7 @@ from convloom.backends.cuda.launch import Argument, CudaLaunch, Fed, Phase, Tens
 from convloom.backends.cuda.onchip.config import candidates
 from convloom.backends.cuda.onchip.exact import Exact
 from convloom.backends.cuda.onchip.operand import BFLOAT16, OPERANDS
-from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, STAGES, OnChip, room_for
+from convloom.backends.cuda.onchip.plan import GRADIENTS, LOGITS, LOSS, OnChip, room_for
 from convloom.backends.cuda.onchip.stages import Stages, UnfitError, input_order, stages_of
 from convloom.backends.cuda.onchip.together import together
 from convloom.backends.cuda.selectors.common import ABSENT, Builder, Specs, same_order
@@ -86,6 +86,8 @@ class _Launches:
         if not stages.convs and not row:
             raise UnfitError("its first stage is fully connected and reads channels-last images")
         self.kernel = self._kernel(stages, chip)
+        self.multiprocessors = chip.multiprocessors
+        self.bulk = self.kernel.config.bulk and chip.clusters
         self.build = Builder(specs)
         self.shared = self.kernel.shared
         self.constants = self.kernel.constants(row) | {"FED": 0}
@@ -97,7 +99,7 @@ class _Launches:
         form = Exact if exact else OnChip
         operand = OPERANDS.get(self.chain.precision, BFLOAT16)
         room = room_for(self.n, chip.multiprocessors)
-        for config in candidates(chip.clusters, room, exact):
+        for config in candidates(chip.clusters, room):
             kernel = form.best(stages, self._mode(), chip.shared, operand, config)
             if kernel.fits and kernel.config.split == config.split:
                 break
@@ -137,7 +139,8 @@ class _Launches:
             self.n,
             *len(_STEP_FED) * (ABSENT,),
         )
-        step, constants = "onchip/step", self.constants | self._chained()
+        constants = self.constants | self._chained() | {"BULK": int(self.bulk)}
+        step = "onchip/step"
         if kernel.cluster > 1:
             step, constants = "onchip/cluster_step", constants | {"CLUSTER": kernel.cluster}
         build.add(step, constants, arguments, blocks, kernel.config.threads, self.shared)
@@ -160,7 +163,7 @@ class _Launches:
         fed = self._fed(rest) if self.chain.has_loss and self.row else ()
         many = None
         if fed and self.whole and isinstance(self.chain, ChainUpdate | ChainEvaluate):
-            many = together(self.kernel, self.n, (*pack, *fed))
+            many = together(self.kernel, (*pack, *fed))
         if isinstance(self.chain, ChainUpdate):
             # The update keeps the packed weights new, so they are made but once.
             return CudaLaunch(rest, pack, fed, many)
@@ -185,13 +188,13 @@ class _Launches:
         return {"CHAINED": int(self.kernel.config.chained)}
 
     def _reduce(self, workspaces: tuple[Argument, ...], packed: Argument, slabs: int) -> None:
-        top = cast(TopKCorrect, self.chain.stages[-1])
-        constants = self.constants | self._chained()
+        kernel, top = self.kernel, cast(TopKCorrect, self.chain.stages[-1])
+        reduction = kernel.reduction(self.n, self.multiprocessors)
+        constants = self.constants | self._chained() | reduction.constants
         constants |= {
             "GRADIENTS": int(self._mode() == GRADIENTS),
             "TOP": top.k,
-            "STAGES": STAGES,
-            "AHEAD": int(self.kernel.config.ahead),
+            "AHEAD": int(kernel.config.ahead),
             "RULE": 0,
             "CLIP": 0,
             "NESTEROV": 0,
@@ -211,10 +214,8 @@ class _Launches:
             *self._padded(self._parameters(), (ABSENT, ABSENT, ABSENT, ABSENT, 0.0, 0.0)),
             *len(_REDUCE_FED) * (ABSENT,),
         )
-        kernel = self.kernel
-        self.build.add(
-            "onchip/reduce", constants, arguments, kernel.reduce_blocks, 256, kernel.reduce_shared()
-        )
+        blocks, shared = reduction.blocks, reduction.shared
+        self.build.add("onchip/reduce", constants, arguments, blocks, _THREADS, shared)
 
     def _parameters(self) -> list[tuple[Argument, ...]]:
         """What the reducing kernel takes for each parameter."""

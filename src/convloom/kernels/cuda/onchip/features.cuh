@@ -81,6 +81,8 @@ struct FeatureVectors {
             return VECTORS;
     }
     static constexpr int COUNT = count();
+    // They are so many pieces of as many vectors that lie one behind the other.
+    static constexpr int PIECES = PARTED ? RUNS : 1, PIECE = COUNT / PIECES;
 
     // Whether each block's are all its own, and none holds one of another's.
     __host__ __device__ static constexpr bool alone() {

@@ -1,69 +1,89 @@
 // The gradient of a fully connected layer's weight and bias, for onchip/reduce.cu: a matrix product
 // over images, of what the step kept of each: its features and the gradients of its outputs.
 //
-// A block takes 32 features by LINEAR_ROWS tiles of 16 outputs. Warps take a chunk of 16 images (tf32:
-// of 8) in turns, whose rows reach shared memory by asynchronous copies, STAGES of them on the way. At
-// the end their sums meet in shared memory, and the block settles its part of the weight.
+// LINEAR_GROUPS groups of a block's warps take 32 features each, by LINEAR_ROWS tiles of 16 outputs.
+// The warps of a group take a chunk of 16 images (tf32: of 8) in turns, whose rows reach shared memory
+// by asynchronous copies, STAGES of them on the way. At the end their sums meet in shared memory, and
+// the block settles its part of the weight.
 // Limit: reading features and gradients once.
 #pragma once
 
 #include "onchip/multiply.cuh"
 #include "onchip/weights.cuh"
 
-static constexpr int WARPS = 8, FEATURES = 32, ELEMENTS = 32;  // of a block of reduce.cu
+static constexpr int WARPS = 8, FEATURES = 32;  // of a block of reduce.cu, and of its groups
 
 template <class P>
 struct Reduction;
+template <class P>
+__device__ __forceinline__ void await_step();
 
 // An element of a parameter, with its states.
 struct Element {
     f32 value, first, second;
 };
 
-// Which element of a parameter a sum is, or -1: none; and its feature, as it lies, and output.
-struct LinearPlace {
-    bool bias;
-    int index, feature, output;
-};
-
-// What a thread of the block that begins at a feature and an output settles of a layer: every 256th
-// of Own::SUMS sums, each in as many parts as there are warps. Own says where they belong.
+// What a block settles of a layer, from its first feature and output on. Own says what there is:
+// GROUPS groups of warps have FEATURES features each, and OUTPUTS outputs; PARTS warps of a group have
+// SUMS sums each, outputs by features, and those of the bias from the BIASES-th on. Lanes have a
+// feature of their group, its warps outputs in turns.
 template <class P, int J, class Own>
 struct LinearUpdate {
     using Linear = LinearStage<P, J>;
     static constexpr int WEIGHT = Linear::WEIGHT, BIAS = WEIGHT + (Linear::BIAS ? 1 : 0);
-    static constexpr int THREADS = WARPS * 32, EACH = (Own::SUMS + THREADS - 1) / THREADS;
+    static constexpr int PARTS = Own::PARTS, EACH = (Own::OUTPUTS + PARTS - 1) / PARTS;
+    static_assert(FEATURES == 32, "a lane for each");
     typename Reduction<P>::Early of_weight, of_bias;
-    Element asked[EACH];
+    int group, part, feature, output, index;  // of the thread's first weight
+    int bias;                                 // the thread's own, or -1
+    bool column;                              // whether the feature is one
+    Element asked[EACH], asked_bias;
 
-    __device__ __forceinline__ LinearUpdate(const Reduction<P>& work, int feature, int out)
+    __device__ __forceinline__ LinearUpdate(const Reduction<P>& work, int first, int out)
         : of_weight(work.template early<WEIGHT>()), of_bias(work.template early<BIAS>()) {
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        group = warp / PARTS, part = warp % PARTS;
+        feature = first + group * FEATURES + lane, output = out + part;
+        const int place = Linear::column(feature);
+        column = place >= 0, index = output * Linear::I + place;
+        // The first features' block has the biases.
+        bias = Linear::BIAS && first == 0 && threadIdx.x < Own::OUTPUTS &&
+                       out + int(threadIdx.x) < Linear::O
+                   ? out + int(threadIdx.x)
+                   : -1;
+        asked_bias = work.template ask<BIAS>(bias);
 #pragma unroll
-        for (int e = 0; e < EACH; ++e) {
-            const LinearPlace place = Own::place(threadIdx.x + e * THREADS, feature, out);
-            asked[e] = place.bias ? work.template ask<BIAS>(place.index)
-                                  : work.template ask<WEIGHT>(place.index);
-        }
+        for (int e = 0; e < EACH; ++e)
+            asked[e] = work.template ask<WEIGHT>(there(e) ? index + e * PARTS * Linear::I : -1);
     }
-    __device__ __forceinline__ void settle(const Reduction<P>& work, int feature, int out) const {
-        const f32* sums = &at<f32>(work.shared);
+    // Whether the thread has an e-th weight.
+    __device__ __forceinline__ bool there(int e) const {
+        return column && (Own::OUTPUTS % PARTS == 0 || part + e * PARTS < Own::OUTPUTS) &&
+               output + e * PARTS < Linear::O;
+    }
+    // The sum of the i-th sums of PARTS parts.
+    __device__ __forceinline__ static f32 total(const f32* sums) {
+        f32 total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) total += sums[i * Own::SUMS];
+        return total;
+    }
+    __device__ __forceinline__ void settle(const Reduction<P>& work) const {
         constexpr int UNROLL = P::AHEAD != 0 ? EACH : 1;
+        const f32* sums = &at<f32>(work.shared);
+        const f32* own = sums + group * PARTS * Own::SUMS + part * FEATURES + threadIdx.x % 32;
 #pragma unroll UNROLL
         for (int e = 0; e < EACH; ++e) {
-            const int i = threadIdx.x + e * THREADS;
-            const LinearPlace place = Own::place(i, feature, out);
-            if (place.index < 0) continue;
-            f32 total = 0.0f;
-#pragma unroll
-            for (int warp = 0; warp < WARPS; ++warp) total += sums[warp * Own::SUMS + i];
-            if (place.bias) {
-                work.template settle<BIAS>(place.index, total, asked[e], of_bias);
-            } else {
-                const f32 value =
-                    work.template settle<WEIGHT>(place.index, total, asked[e], of_weight);
-                if constexpr (P::RULE != 0) Own::renew(work.packed, place, value);
-            }
+            if (!there(e)) continue;
+            const f32 value = work.template settle<WEIGHT>(
+                index + e * PARTS * Linear::I, total(own + e * PARTS * FEATURES), asked[e],
+                of_weight);
+            if constexpr (P::RULE != 0)
+                Own::renew(work.packed, feature, output + e * PARTS, value);
         }
+        if (bias >= 0)
+            work.template settle<BIAS>(bias, total(sums + Own::BIASES + threadIdx.x), asked_bias,
+                                       of_bias);
     }
 };
 
@@ -77,7 +97,10 @@ struct LinearWgrad {
     static constexpr int MT = int(P::LINEAR_ROWS[J]), NT = FEATURES / 8;
     static constexpr int STAGES = int(P::STAGES);  // chunks of a warp on their way
     static constexpr int O_GROUPS = (OUT / 16 + MT - 1) / MT;
-    static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
+    static constexpr int GROUPS = int(P::LINEAR_GROUPS), PARTS = WARPS / GROUPS;
+    static constexpr int WIDE_AS = GROUPS * FEATURES;  // a block's features
+    static constexpr i64 BLOCKS = i64((WIDTH + WIDE_AS - 1) / WIDE_AS) * O_GROUPS;
+    static constexpr int OUTPUTS = O_GROUPS == 1 ? O : MT * 16;
     // Rows of a chunk of images: their features, their gradients. What lies between keeps banks
     // apart: 16 bytes for ldmatrix; for lanes that read rows of their own, as many as make 32 more
     // than a multiple of 128.
@@ -85,12 +108,13 @@ struct LinearWgrad {
     static constexpr int X_ROW = FEATURES * F::BYTES + (WIDE ? 32 : 16);
     static constexpr int DY_ROW = WIDE ? (MT * 64 + 127) / 128 * 128 + 32 : MT * 32 + 16;
     static constexpr int STAGE = CHUNK * (X_ROW + DY_ROW);
-    static constexpr int TILE = MT * 16 * FEATURES, SUMS = TILE + MT * 16;
+    static constexpr int BIASES = MT * 16 * FEATURES, SUMS = BIASES + MT * 16;
 
     __device__ static void run(const Reduction<P>& work, int block) {
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-        const int feature = block / O_GROUPS * FEATURES, out = block % O_GROUPS * MT * 16;
-        const i64 chunks = (work.n + CHUNK - 1) / CHUNK;
+        const int first = block / O_GROUPS * WIDE_AS, out = block % O_GROUPS * MT * 16;
+        const int feature = first + warp / PARTS * FEATURES;
+        const int begin = warp % PARTS, chunks = int((work.n + CHUNK - 1) / CHUNK);
         Bytes* own = work.shared + warp * STAGES * STAGE;
         Tiles<MT, NT> sum;
         f32 ones_sum[MT][4];
@@ -99,12 +123,13 @@ struct LinearWgrad {
         for (int m = 0; m < MT; ++m)
 #pragma unroll
             for (int i = 0; i < 4; ++i) ones_sum[m][i] = 0.0f;
+        const LinearUpdate<P, J, LinearWgrad> update(work, first, out);
+        await_step<P>();
         for (int stage = 0; stage < STAGES - 1; ++stage)
-            ask(work, own, warp + i64(stage) * WARPS, stage, feature, out, lane);
-        const LinearUpdate<P, J, LinearWgrad> update(work, feature, out);
+            ask(work, own, begin + stage * PARTS, stage, feature, out, lane);
         int stage = 0;
-        for (i64 chunk = warp; chunk < chunks; chunk += WARPS) {
-            ask(work, own, chunk + i64(STAGES - 1) * WARPS, (stage + STAGES - 1) % STAGES, feature,
+        for (int chunk = begin; chunk < chunks; chunk += PARTS) {
+            ask(work, own, chunk + (STAGES - 1) * PARTS, (stage + STAGES - 1) % STAGES, feature,
                 out, lane);
             cp_async_wait<STAGES - 1>();
             __syncwarp();
@@ -117,34 +142,34 @@ struct LinearWgrad {
         __syncthreads();
         store(sum, ones_sum, &at<f32>(work.shared) + warp * SUMS, lane);
         __syncthreads();
-        update.settle(work, feature, out);
+        update.settle(work);
     }
 
     // Ask for the rows of a chunk of images; rows that are not there are zeros.
-    __device__ __forceinline__ static void ask(const Reduction<P>& work, Bytes* own, i64 chunk,
+    __device__ __forceinline__ static void ask(const Reduction<P>& work, Bytes* own, int chunk,
                                                int stage, int feature, int out, int lane) {
         const Number* features = &at<Number>(work.kept) + work.n * Linear::BEFORE;
         const Number* gradients = features + work.n * WIDTH;
         Bytes* place = own + stage * STAGE;
         constexpr int EACH = F::CHANNELS, X_PARTS = FEATURES / EACH, DY_PARTS = MT * 16 / EACH;
-        if (chunk * CHUNK < work.n) {
+        const int first = chunk * CHUNK, left = int(work.n) - first;  // images from the first on
+        if (left > 0) {
 #pragma unroll
             for (int i = lane; i < CHUNK * X_PARTS; i += 32) {
                 const int row = i / X_PARTS, part = i % X_PARTS;
-                const i64 image = chunk * CHUNK + row;
-                const bool there = image < work.n && feature + part * EACH < WIDTH;
+                const bool there = row < left && feature + part * EACH < WIDTH;
                 cp_async_16_zfill(
                     place + row * X_ROW + 16 * part,
-                    there ? features + image * WIDTH + feature + part * EACH : features, there);
+                    features + (there ? i64(first + row) * WIDTH + feature + part * EACH : 0),
+                    there);
             }
 #pragma unroll
             for (int i = lane; i < CHUNK * DY_PARTS; i += 32) {
                 const int row = i / DY_PARTS, part = i % DY_PARTS;
-                const i64 image = chunk * CHUNK + row;
-                const bool there = image < work.n && out + part * EACH < OUT;
-                cp_async_16_zfill(place + CHUNK * X_ROW + row * DY_ROW + 16 * part,
-                                  there ? gradients + image * OUT + out + part * EACH : gradients,
-                                  there);
+                const bool there = row < left && out + part * EACH < OUT;
+                cp_async_16_zfill(
+                    place + CHUNK * X_ROW + row * DY_ROW + 16 * part,
+                    gradients + (there ? i64(first + row) * OUT + out + part * EACH : 0), there);
             }
         }
         cp_async_commit();
@@ -223,20 +248,12 @@ struct LinearWgrad {
                         *reinterpret_cast<float2*>(place + n * 8 + lane % 4 * 2) =
                             make_float2(sum[m][n][2 * half], sum[m][n][2 * half + 1]);
                 }
-                if (lane % 4 == 0) sums[TILE + row] = ones_sum[m][2 * half];
+                if (lane % 4 == 0) sums[BIASES + row] = ones_sum[m][2 * half];
             }
     }
 
-    __device__ __forceinline__ static LinearPlace place(int i, int feature, int out) {
-        const bool bias = i >= TILE;
-        const int own = feature + i % FEATURES, output = out + (bias ? i - TILE : i / FEATURES);
-        const int column = bias ? 0 : Linear::column(own);
-        const bool there =
-            i < SUMS && output < O && column >= 0 && (!bias || (Linear::BIAS && feature == 0));
-        return {bias, !there ? -1 : bias ? output : output * Linear::I + column, own, output};
-    }
-    __device__ __forceinline__ static void renew(Bytes* packed, const LinearPlace& place,
+    __device__ __forceinline__ static void renew(Bytes* packed, int feature, int output,
                                                  f32 value) {
-        LinearWeights<P, J>::renew(packed, place.feature, place.output, value);
+        LinearWeights<P, J>::renew(packed, feature, output, value);
     }
 };

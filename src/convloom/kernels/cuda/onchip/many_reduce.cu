@@ -22,12 +22,13 @@ __global__ void __launch_bounds__(256)
     const Reported reported{own(losses), own(ranks), own(loss), own(correct), own(rates),
                             own(own_hyper), own(counter), own(clock), place, all_losses,
                             all_corrects, members, own.number};
+    const i64 row = reported.row<P>();
     const Reduction<P> work{
-        own(slab), own(kept), reported.hyper<P>(hyper), slabs, n,
+        own(slab), own(kept), reported.hyper<P>(hyper, row), slabs, n,
         {ONCHIP_OWN(0), ONCHIP_OWN(1), ONCHIP_OWN(2), ONCHIP_OWN(3), ONCHIP_OWN(4), ONCHIP_OWN(5),
          ONCHIP_OWN(6), ONCHIP_OWN(7), ONCHIP_OWN(8), ONCHIP_OWN(9), ONCHIP_OWN(10),
          ONCHIP_OWN(11)},
         own(packed), smem_raw};
-    reduce<P>(work, reported, own.block);
+    reduce<P>(work, reported, row, own.block);
 #endif
 }

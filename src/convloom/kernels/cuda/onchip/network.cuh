@@ -4,26 +4,8 @@
 
 #include "device/chained.cuh"
 #include "onchip/image.cuh"
-#include "onchip/kit.cuh"
+#include "onchip/loading.cuh"
 #include "onchip/loss.cuh"
-
-// The arguments of a launch.
-struct Given {
-    const f32* x;
-    const i64* target;
-    const u64* counter;
-    const f32* dloss;
-    const f32* parameter[12];
-    const Bytes* packed;
-    f32* slab;
-    Bytes* kept;
-    f32* losses;
-    i32* ranks;
-    f32* logits;
-    f32 smoothing;
-    i64 n;
-    Feeding feeding;
-};
 
 // What a block works with.
 template <class P>
@@ -85,7 +67,7 @@ struct Convs {
     __device__ __forceinline__ static void forward(const Work<P>& work, int buffer) {
         if constexpr (THERE) {
             Kit<P>::template Forward<I>::run(work.shared, work.template bias<Conv, I>(), buffer);
-            if constexpr (I + 1 == P::CONVS) cp_async_wait_all();  // for the matrices
+            await_weights<P, I + 1>();
             __syncthreads();
             Convs<P, I + 1>::forward(work, buffer);
         }
@@ -207,55 +189,6 @@ struct Linears {
     }
 };
 
-// Ask for the packed weights between two places; `load_weights`: as one group of copies.
-template <class P>
-__device__ __forceinline__ void ask_weights(Bytes* shared, const Bytes* packed, int from, int to) {
-    for (int i = from + 16 * int(threadIdx.x); i < to; i += 16 * int(P::THREADS))
-        cp_async_16(shared + i, packed + i);
-}
-template <class P>
-__device__ __forceinline__ void load_weights(Bytes* shared, const Bytes* packed, int from, int to) {
-    ask_weights<P>(shared, packed, from, to);
-    cp_async_commit();
-}
-
-// Ask for the matrices that stay in shared memory, as one group of copies; of the first, blocks that
-// share an image ask for the weights of their own features alone.
-template <class P>
-__device__ __forceinline__ void load_matrices(Bytes* shared, const Bytes* packed) {
-    constexpr int FROM = int(P::MATRICES_AT), TO = int(P::SUMS_AT);
-    using Linear = LinearStage<P, 0>;
-    if constexpr (P::CLUSTER > 1 && Linear::RESIDENT) {
-        using Own = typename Kit<P>::template Layer<0>::Own;
-        constexpr int BEGIN = Linear::FRAGMENTS, VECTOR = Format<P>::BYTES * 16 * Linear::O;
-        constexpr int PARTS = VECTOR / 16, END = BEGIN + Linear::WIDTH / 16 * VECTOR;
-        for (int i = threadIdx.x; i < Own::COUNT * PARTS; i += int(P::THREADS)) {
-            const int place = BEGIN + Own::vector(i / PARTS) * VECTOR + i % PARTS * 16;
-            cp_async_16(shared + place, packed + place);
-        }
-        ask_weights<P>(shared, packed, FROM, BEGIN);
-        ask_weights<P>(shared, packed, END, TO);
-    } else {
-        ask_weights<P>(shared, packed, FROM, TO);
-    }
-    cp_async_commit();
-}
-
-// Ask for the biases of the stages from the NUMBER-th on, into the group of copies that is open.
-template <class P, int NUMBER>
-__device__ __forceinline__ void load_biases(Bytes* shared, const f32* const (&parameter)[12]) {
-    if constexpr (P::EARLY != 0 && NUMBER < P::CONVS + P::LINEARS) {
-        constexpr bool CONV = NUMBER < P::CONVS;
-        using Stage = typename Pick<CONV, ConvStage<P, CONV ? NUMBER : 0>,
-                                    LinearStage<P, CONV ? 0 : NUMBER - int(P::CONVS)>>::Type;
-        if constexpr (Stage::BIAS)
-            for (int i = threadIdx.x; i < Stage::OUTPUTS; i += int(P::THREADS))
-                cp_async_4(shared + int(P::BIAS_AT[NUMBER]) + 4 * i,
-                           parameter[Stage::WEIGHT + 1] + i);
-        load_biases<P, NUMBER + 1>(shared, parameter);
-    }
-}
-
 // Seed and number of a fed step, and its row for the kernel behind this one, which one block leaves
 // there. Every thread may read them after the next barrier.
 template <class P>
@@ -332,30 +265,11 @@ struct SeveralTurns {
     }
 };
 
-// Make good what SCRATCH_BYTES at SCRATCH_AT overwrote: weights and biases, as at the beginning, and
-// the zeros around maps.
+// Zeros in vectors of 16 bytes of the block's maps, from one to another.
 template <class P>
-__device__ __forceinline__ void restore(Bytes* shared, const Given& given) {
-    constexpr int FROM = int(P::SCRATCH_AT), TO = int(FROM + P::SCRATCH_BYTES);
-    static_assert(TO % 16 == 0, "whole vectors are made good");
-    constexpr int MATRICES = int(P::MATRICES_AT), IMAGE = int(P::IMAGE_AT);
-    __syncthreads();
-    load_biases<P, 0>(shared, given.parameter);
-    load_weights<P>(shared, given.packed, FROM, int(least(TO, MATRICES)));
-    load_weights<P>(shared, given.packed, int(greatest(FROM, MATRICES)), int(least(TO, P::SUMS_AT)));
-    if constexpr (TO > IMAGE) {
-        for (int i = IMAGE + 16 * int(threadIdx.x); i < TO; i += 16 * int(P::THREADS))
-            at<uint4>(shared + i) = make_uint4(0, 0, 0, 0);
-        __syncthreads();
-    }
-}
-
-// Ask for all weights and biases that stay in shared memory.
-template <class P>
-__device__ __forceinline__ void load_parameters(Bytes* shared, const Given& given) {
-    load_biases<P, 0>(shared, given.parameter);
-    load_weights<P>(shared, given.packed, 0, int(P::MATRICES_AT));
-    load_matrices<P>(shared, given.packed);
+__device__ __forceinline__ void clear_maps(Bytes* shared, int from, int to) {
+    for (int i = from + threadIdx.x; i < to; i += int(P::THREADS))
+        at<uint4>(shared + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
 }
 
 // Carry the images of all turns; `leaves`: whether this is the block that leaves the fed step's row.
@@ -365,13 +279,23 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
     // In a chain the kernel before this one may still run. Until that has ended, this one reads only
     // what no kernel writes, and its row; the first step of a graph waits for that too.
     constexpr bool CHAINED = P::CHAINED != 0;
-    if constexpr (CHAINED) begin_next();
+    constexpr int IMAGE_VECTORS = int(P::IMAGES) * int(P::IMAGE_BYTES) / 16;
     if (CHAINED && given.feeding.place == 0) await_before();
+    const bool feeds = Incoming<P>::feeds();
     const Source<P> source(given.x, given.target, given.feeding);
     if constexpr (!CHAINED) load_parameters<P>(shared, given);
+    clear_maps<P>(shared, 0, IMAGE_VECTORS / 2);
     Samples<P> now, next;
-    now.ask(source, turn.now(), n);
-    next.ask(source, turn.next(), n);
+    if (feeds) {
+        now.ask(source, turn.now(), n);
+        next.ask(source, turn.next(), n);
+    }
+    clear_maps<P>(shared, IMAGE_VECTORS / 2, IMAGE_VECTORS);
+    Incoming<P> incoming;
+    incoming.ask(source, now);
+    __syncthreads();
+    if constexpr (P::BULK != 0)
+        if (!feeds) ask_weights<P>(shared, given);
     const u64* counter = given.counter;
     if constexpr (P::FED != 0) counter = fed_counter(counter, given.feeding, source, leaves);
     const Work<P> work(given, counter, shared);
@@ -379,30 +303,25 @@ __device__ __forceinline__ void carry(const Given& given, Turns turn, bool leave
     const typename Loss<P>::Batch batch{source,       scale,        given.smoothing, given.logits,
                                         given.losses, given.ranks, n};
     using Last = LinearStage<P, int(P::LINEARS) - 1>;
-    Incoming<P> incoming;
-    incoming.ask(source, now);
-    for (int i = threadIdx.x; i < int(P::IMAGES) * int(P::IMAGE_BYTES) / 16; i += int(P::THREADS))
-        at<uint4>(shared + int(P::IMAGE_AT) + 16 * i) = make_uint4(0, 0, 0, 0);
-    if constexpr (CHAINED) {
-        await_before();
-        load_parameters<P>(shared, given);
-    }
     Convs<P, 0> convs;
     convs.begin();
-    __syncthreads();
     int buffer = 0;
     incoming.put(source, shared, buffer);
-    for (; turn.there(); turn.go()) {
-        cp_async_wait<1>();
+    // The wait stands within the loop, so that what compilers take out of that comes before it.
+    for (bool begins = CHAINED; turn.there(); turn.go(), begins = false) {
+        if (begins) {
+            await_before();
+            begin_next();
+            load_parameters<P>(shared, given);
+        }
+        await_weights<P, 0>();
         __syncthreads();
         const bool more = turn.more();
         const i64 label = batch.label(now);
         if (more) incoming.ask(source, next);
         now = next;
-        next.ask(source, turn.after_next(), n);
+        if (feeds) next.ask(source, turn.after_next(), n);
         Convs<P, 0>::forward(work, buffer);
-        if constexpr (P::CONVS == 0) cp_async_wait_all();
-        if constexpr (P::CONVS == 0) __syncthreads();
         Linears<P, 0>::forward(work, turn.now());
         const typename Loss<P>::Image image(
             shared, work.template bias<Last, int(P::CONVS + P::LINEARS) - 1>(), label);

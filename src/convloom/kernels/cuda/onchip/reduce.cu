@@ -1,11 +1,10 @@
 // The gradients of all parameters of a network that onchip/step.cu carried through, their update,
 // and loss and right answers of the batch.
 //
-// Blocks have four tasks. A filter's gradient: 32 elements of the slabs a block, eight groups of
-// threads share the slabs. A fully connected weight: onchip/linear_wgrad.cuh. The last block sums
+// Blocks have four tasks. A filter's gradient: 32 CONV_EACH elements of the slabs a block, whose warps
+// share the slabs. A fully connected weight: onchip/linear_wgrad.cuh. The last block sums
 // losses and counts ranks. All sums have a fixed order. RULE is 0: gradients alone; 1: SGD; 2: AdamW,
 // in place, and the packed weights are kept new. Limit: reading slabs and features once.
-#include "device/chained.cuh"
 #include "onchip/reduction.cuh"
 
 template <class P>
@@ -19,18 +18,16 @@ __global__ void __launch_bounds__(256)
                   u64* counter, u64* clock, f32* all_losses, i32* all_corrects, i64 place) {
 #if defined(CONVLOOM_SIM) || __CUDA_ARCH__ >= 800
     extern __shared__ __align__(128) unsigned char smem_raw[];
-    if constexpr (P::CHAINED != 0) {
-        await_before();
-        begin_next();  // behind the wait: source.cuh says who counts on it
-    }
+    if (P::CHAINED != 0 && place == 0) await_before();  // the step before it leaves the row
     const Reported reported{losses, ranks, loss, correct, rates, own_hyper, counter, clock,
                             place, all_losses, all_corrects};
+    const i64 row = reported.row<P>();
     const Reduction<P> work{
-        slab, kept, reported.hyper<P>(hyper), slabs, n,
+        slab, kept, reported.hyper<P>(hyper, row), slabs, n,
         {ONCHIP_GIVEN(0), ONCHIP_GIVEN(1), ONCHIP_GIVEN(2), ONCHIP_GIVEN(3), ONCHIP_GIVEN(4),
          ONCHIP_GIVEN(5), ONCHIP_GIVEN(6), ONCHIP_GIVEN(7), ONCHIP_GIVEN(8), ONCHIP_GIVEN(9),
          ONCHIP_GIVEN(10), ONCHIP_GIVEN(11)},
         packed, smem_raw};
-    reduce<P>(work, reported, blockIdx.x);
+    reduce<P>(work, reported, row, blockIdx.x);
 #endif
 }

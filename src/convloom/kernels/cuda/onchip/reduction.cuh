@@ -1,6 +1,7 @@
 // The tasks of the blocks of onchip/reduce.cu, which says what they are.
 #pragma once
 
+#include "device/chained.cuh"
 #include "device/reduce.cuh"
 #include "device/update.cuh"
 #include "onchip/kit.cuh"
@@ -11,6 +12,17 @@ struct Parameter {
     f32 *value, *gradient, *first, *second;
     f32 rate, decay;
 };
+
+// Until the step has ended whose sums these are. In a chain a block asks for parameters, states and
+// rates before it: the step waits for the reduction before this one ahead of its begin_next
+// (device/chained.cuh).
+template <class P>
+__device__ __forceinline__ void await_step() {
+    if constexpr (P::CHAINED != 0) {
+        await_before();
+        begin_next();  // behind the wait: source.cuh says who counts on it
+    }
+}
 
 struct NoRule {
     __device__ NoRule(const f64*, const f64*, f32, f32) {}
@@ -33,6 +45,10 @@ struct Reduction {
     __device__ __forceinline__ Element element(int index) const {
         const Parameter& one = parameter[NUMBER];
         if constexpr (P::RULE == 0) return {};
+        if constexpr (P::CHAINED != 0) {  // past the first-level cache
+            const volatile f32 *value = one.value, *first = one.first, *second = one.second;
+            return {value[index], first[index], P::RULE == 2 ? second[index] : 0.0f};
+        }
         return {one.value[index], one.first[index], P::RULE == 2 ? one.second[index] : 0.0f};
     }
 
@@ -79,19 +95,24 @@ struct Reduction {
     }
 };
 
+// Slabs that a thread asks for at once: as many as a GPU of 136 multiprocessors has for it.
+static constexpr int SLABS = 17;
+
 // Convolutions from the I-th on; `block` counts from the first block of this one.
 template <class P, int I>
 __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& block, i64 before) {
     if constexpr (I < P::CONVS) {
         using Gradient = typename Kit<P>::template Wgrad<I>;
         using Conv = ConvStage<P, I>;
-        constexpr i64 BLOCKS = (Gradient::SIZE + ELEMENTS - 1) / ELEMENTS;
+        constexpr int EACH = int(P::CONV_EACH), ELEMENTS = 32 * EACH, SIZE = Gradient::SIZE;
+        static_assert(EACH <= WARPS, "a warp settles 32 elements");
+        constexpr i64 BLOCKS = (SIZE + ELEMENTS - 1) / ELEMENTS;
         if (block >= 0 && block < BLOCKS) {
             f32* sums = &at<f32>(work.shared);
-            const int i = int(block) * ELEMENTS + threadIdx.x % 32, group = threadIdx.x / 32;
-            f32 sum = 0.0f;
-            const bool settles = group == 0 && i < Gradient::SIZE;
-            const typename Gradient::Place place = Gradient::place(settles ? i : 0);
+            const int first = int(block) * ELEMENTS + threadIdx.x % 32, group = threadIdx.x / 32;
+            const int own = first + 32 * group;
+            const bool settles = group < EACH && own < SIZE;
+            const typename Gradient::Place place = Gradient::place(settles ? own : 0);
             const bool there = settles && place.index >= 0;
             constexpr int WEIGHT = Conv::WEIGHT, BIAS = WEIGHT + (Conv::BIAS ? 1 : 0);
             const int index = there ? place.index : -1;
@@ -99,21 +120,37 @@ __device__ __forceinline__ void reduce_convs(const Reduction<P>& work, i64& bloc
                                              : work.template ask<WEIGHT>(index);
             const auto of_weight = work.template early<WEIGHT>();
             const auto of_bias = work.template early<BIAS>();
-            if (i < Gradient::SIZE) {
-#pragma unroll 4
-                for (i64 s = group; s < work.slabs; s += WARPS)
-                    sum += work.slab[s * P::SLAB + before + i];
+            await_step<P>();
+            f32 sum[EACH] = {};
+            for (i64 s = group; s < work.slabs; s += SLABS * WARPS) {
+                f32 part[EACH][SLABS];
+#pragma unroll
+                for (int e = 0; e < SLABS; ++e) {
+                    const i64 at = s + e * WARPS;
+                    const f32* slab = work.slab + at * P::SLAB + before + first;
+#pragma unroll
+                    for (int j = 0; j < EACH; ++j)
+                        part[j][e] =
+                            at < work.slabs && first + 32 * j < SIZE ? slab[32 * j] : 0.0f;
+                }
+#pragma unroll
+                for (int e = 0; e < SLABS; ++e)
+#pragma unroll
+                    for (int j = 0; j < EACH; ++j) sum[j] += part[j][e];
             }
-            sums[threadIdx.x] = sum;
+#pragma unroll
+            for (int j = 0; j < EACH; ++j) sums[j * 32 * WARPS + threadIdx.x] = sum[j];
             __syncthreads();
             if (there) {
+                const f32* parts = sums + group * 32 * WARPS + threadIdx.x % 32;
+                f32 total = parts[0];
 #pragma unroll
-                for (int g = 1; g < WARPS; ++g) sum += sums[g * 32 + threadIdx.x];
+                for (int g = 1; g < WARPS; ++g) total += parts[g * 32];
                 if (place.bias) {
-                    work.template settle<BIAS>(index, sum, asked, of_bias);
+                    work.template settle<BIAS>(index, total, asked, of_bias);
                 } else {
                     const f32 value =
-                        work.template settle<WEIGHT>(index, sum, asked, of_weight);
+                        work.template settle<WEIGHT>(index, total, asked, of_weight);
                     if constexpr (P::RULE != 0)
                         Kit<P>::template Weights<I>::renew(work.packed, place.k, place.c,
                                                            place.r, place.s, value);
@@ -132,6 +169,8 @@ struct ExactLinearWgrad {
     using Linear = LinearStage<P, J>;
     static constexpr int WIDTH = Linear::WIDTH, OUT = Linear::OUT, O = Linear::O, ROWS = 16;
     static constexpr int O_GROUPS = OUT / ROWS, SUMS = (ROWS + 1) * FEATURES;
+    static constexpr int GROUPS = 1, PARTS = WARPS, BIASES = ROWS * FEATURES;
+    static constexpr int OUTPUTS = O_GROUPS == 1 ? O : ROWS;
     static constexpr i64 BLOCKS = i64((WIDTH + FEATURES - 1) / FEATURES) * O_GROUPS;
 
     // Ask for a feature of the images from `first` on.
@@ -155,8 +194,9 @@ struct ExactLinearWgrad {
         f32 sum[ROWS], bias = 0.0f, value[OWN];
 #pragma unroll
         for (int o = 0; o < ROWS; ++o) sum[o] = 0.0f;
-        ask(value, own, warp * OWN, work.n);
         const LinearUpdate<P, J, ExactLinearWgrad> update(work, begin, out);
+        await_step<P>();
+        ask(value, own, warp * OWN, work.n);
         for (i64 first = 0; first < work.n; first += IMAGES) {
             __syncthreads();
             for (int i = threadIdx.x; i < IMAGES * ROWS; i += WARPS * 32)
@@ -182,22 +222,13 @@ struct ExactLinearWgrad {
         f32* sums = &at<f32>(work.shared);
 #pragma unroll
         for (int o = 0; o < ROWS; ++o) sums[warp * SUMS + o * FEATURES + lane] = sum[o];
-        sums[warp * SUMS + ROWS * FEATURES + lane] = bias;
+        sums[warp * SUMS + BIASES + lane] = bias;
         __syncthreads();
-        update.settle(work, begin, out);
+        update.settle(work);
     }
 
-    __device__ __forceinline__ static LinearPlace place(int i, int begin, int out) {
-        const bool bias = i >= ROWS * FEATURES;
-        const int column = begin + i % FEATURES;
-        const int output = out + (bias ? i % FEATURES : i / FEATURES);
-        const bool there = i < SUMS && (bias ? Linear::BIAS && begin == 0 && i % FEATURES < ROWS
-                                             : column < Linear::I);
-        return {bias, !there || output >= O ? -1 : bias ? output : output * Linear::I + column,
-                column, output};
-    }
     // Matrices are read as they are.
-    __device__ __forceinline__ static void renew(Bytes*, const LinearPlace&, f32) {}
+    __device__ __forceinline__ static void renew(Bytes*, int, int, f32) {}
 };
 
 template <class P, int J>
@@ -231,50 +262,86 @@ struct Reported {
     // Members that share a row of the tables of losses and right answers, and which this is.
     i64 members = 1, member = 0;
 
-    __device__ __forceinline__ i64 row() const { return i64(clock[2]) + place; }
+    // The step's row of the tables, if FED; past the first-level cache (device/chained.cuh).
+    template <class P>
+    __device__ __forceinline__ i64 row() const {
+        if constexpr (P::FED == 0) return 0;
+        const volatile u64* now = clock;
+        return i64(now[2]) + place;
+    }
     // The step's hyper values: those of its row if FED.
     template <class P>
-    __device__ __forceinline__ const f64* hyper(const f64* given) const {
-        if constexpr (P::FED != 0) return rates + row() * P::FED_RATES;
+    __device__ __forceinline__ const f64* hyper(const f64* given, i64 row) const {
+        if constexpr (P::FED != 0) return rates + row * P::FED_RATES;
         else return given;
     }
-    // Leave the sums, and if FED file them and go on to the next row.
+    // Leave the sums, and if FED file them and go on to the next row. `number` is the first step's.
     template <class P>
-    __device__ __forceinline__ void leave(f32 mean, i32 first, i32 top, const f64* hyper) const {
+    __device__ __forceinline__ void leave(f32 mean, i32 first, i32 top, i64 row,
+                                          u64 number) const {
         *loss = mean;
         correct[0] = first;
         correct[1] = top;
         if constexpr (P::FED != 0) {
-            const i64 now = row(), place = now * members + member;
+            const i64 place = row * members + member;
             all_losses[place] = mean;
             all_corrects[2 * place] = first;
             all_corrects[2 * place + 1] = top;
-            for (int i = 0; i < int(P::FED_RATES); ++i) own_hyper[i] = hyper[i];
-            if (counter != nullptr) counter[1] = clock[1] + u64(now);
-            clock[0] = u64(now) + 1;
+            if (counter != nullptr) counter[1] = number + u64(row);
+            clock[0] = u64(row) + 1;
         }
     }
 };
 
+// How many hyper values a row has, if FED.
+template <class P>
+__host__ __device__ constexpr int hyper_values() {
+    if constexpr (P::FED != 0)
+        return int(P::FED_RATES);
+    else
+        return 0;
+}
+
+// Mean loss and right answers of the batch, the task of the last block. What does not wait for the
+// step is asked for ahead of it.
+template <class P>
+__device__ __forceinline__ void report(const Reduction<P>& work, const Reported& reported,
+                                       i64 row) {
+    constexpr int THREADS = WARPS * 32, RATES = hyper_values<P>();
+    static_assert(RATES <= THREADS, "a thread for each value");
+    const u64 number = P::FED != 0 ? reported.clock[1] : 0;
+    const f64 share = 1.0 / f64(work.n), rate = threadIdx.x < RATES ? work.hyper[threadIdx.x] : 0.0;
+    await_step<P>();
+    f64 total = 0.0;
+    i32 first = 0, top = 0;
+    for (i64 i = threadIdx.x; i < work.n; i += THREADS) {
+        total += f64(reported.losses[i]);
+        first += reported.ranks[i] < 1;
+        top += reported.ranks[i] < P::TOP;
+    }
+    if (threadIdx.x < RATES) reported.own_hyper[threadIdx.x] = rate;
+    __shared__ f64 totals[WARPS];
+    __shared__ i32 counts[2][WARPS];
+    total = warp_sum(total), first = warp_sum(first), top = warp_sum(top);
+    if (threadIdx.x % 32 == 0) {
+        const int warp = threadIdx.x / 32;
+        totals[warp] = total, counts[0][warp] = first, counts[1][warp] = top;
+    }
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+#pragma unroll
+    for (int warp = 1; warp < WARPS; ++warp)
+        total += totals[warp], first += counts[0][warp], top += counts[1][warp];
+    reported.leave<P>(f32(total * share), first, top, row, number);
+}
+
 // The task of a block.
 template <class P>
 __device__ __forceinline__ void reduce(const Reduction<P>& work, const Reported& reported,
-                                       i64 block) {
+                                       i64 row, i64 block) {
     if constexpr (P::GRADIENTS != 0) {
         reduce_convs<P, 0>(work, block, 0);
         reduce_linears<P, 0>(work, block);
     }
-    if (block != 0) return;
-    f64 total = 0.0;
-    i32 first_right = 0, top_right = 0;
-    for (i64 i = threadIdx.x; i < work.n; i += 256) {
-        total += f64(reported.losses[i]);
-        first_right += reported.ranks[i] < 1;
-        top_right += reported.ranks[i] < P::TOP;
-    }
-    total = block_sum<256>(total);
-    first_right = block_sum<256>(first_right);
-    top_right = block_sum<256>(top_right);
-    if (threadIdx.x == 0)
-        reported.leave<P>(f32(total / f64(work.n)), first_right, top_right, work.hyper);
+    if (block == 0) report(work, reported, row);
 }

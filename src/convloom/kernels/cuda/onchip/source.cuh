@@ -101,7 +101,7 @@ struct Source<P, true> {
 template <class P>
 struct Samples {
     static constexpr int IMAGES = int(P::IMAGES);
-    u32 of[IMAGES];
+    u32 of[IMAGES] = {};
 
     __device__ __forceinline__ void ask(const Source<P>& source, i64 first, i64 n) {
 #pragma unroll

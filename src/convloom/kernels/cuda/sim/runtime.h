@@ -59,4 +59,9 @@ void convloom_sim_copy(void* target, const void* source, unsigned bytes, unsigne
 void convloom_sim_copy_commit();
 void convloom_sim_copy_wait(unsigned pending);
 
+// cp.async.bulk whose end `barrier` tells; the thread that asked for it waits.
+void convloom_sim_bulk(const void* barrier, void* target, const void* source, unsigned bytes,
+                       const char* file, int line);
+void convloom_sim_bulk_wait(const void* barrier);
+
 }  // extern "C"

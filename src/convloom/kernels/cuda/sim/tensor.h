@@ -42,6 +42,16 @@ inline float cluster_read(const float* own, int rank, int i = 0, CONVLOOM_SIM_SI
     return *static_cast<const float*>(convloom_sim_cluster_place(own + i, rank, file, line));
 }
 
+// See device/bulk.cuh. A copy is made when its barrier is waited for.
+inline void bulk_open(unsigned long long*) {}
+inline void bulk_opened() {}
+inline void bulk_copy(unsigned long long* barrier, void* target, const void* source, int nbytes,
+                      CONVLOOM_SIM_SITE) {
+    convloom_sim_bulk(barrier, target, source, unsigned(nbytes), file, line);
+}
+inline void bulk_close(unsigned long long*) {}
+inline void bulk_wait(unsigned long long* barrier) { convloom_sim_bulk_wait(barrier); }
+
 inline int fresh_lane() { return convloom_sim_lane(); }
 
 inline unsigned convloom_sim_bf16(float x) {

@@ -148,18 +148,33 @@ void grow(T*& items, u32 count, u32& room) {
     items = static_cast<T*>(realloc(items, room * sizeof(T)));
 }
 
+void make_copy(Thread* thread, const Copy& copy) {
+    char* target = static_cast<char*>(copy.target);
+    memcpy(target, copy.source, copy.source_bytes);
+    memset(target + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
+    touch(thread, target, copy.bytes, true);
+}
+
+// Remembers a copy; what it will overwrite is NaN from now until the wait.
+void ask_copy(Thread* thread, Copies& copies, const Copy& copy, u32 align, const char* name,
+              const char* file, int line) {
+    require_shared(thread, copy.target, copy.bytes, align, name, file, line);
+    if (copy.source_bytes > 0 && reinterpret_cast<u64>(copy.source) % align != 0)
+        fail(thread, "%s at %s:%d: source not aligned to %u bytes", name, file, line, align);
+    if (copy.source_bytes > 0 && is_poisoned(copy.source, copy.source_bytes))
+        fail(thread, "%s at %s:%d: source outside the tensors of this step", name, file, line);
+    touch(thread, copy.target, copy.bytes, true, false);
+    memset(copy.target, 0xff, copy.bytes);
+    grow(copies.items, copies.count, copies.room);
+    copies.items[copies.count++] = copy;
+}
+
 // Makes the copies of all groups but the latest `pending`.
 void make_copies(Thread* thread, u32 pending) {
     Copies& copies = thread->copies;
     if (copies.group_count <= pending) return;
     const u32 done = copies.groups[copies.group_count - pending - 1];
-    for (u32 i = 0; i < done; ++i) {
-        const Copy& copy = copies.items[i];
-        char* target = static_cast<char*>(copy.target);
-        memcpy(target, copy.source, copy.source_bytes);
-        memset(target + copy.source_bytes, 0, copy.bytes - copy.source_bytes);
-        touch(thread, target, copy.bytes, true);
-    }
+    for (u32 i = 0; i < done; ++i) make_copy(thread, copies.items[i]);
     copies.count -= done;
     memmove(copies.items, copies.items + done, copies.count * sizeof(Copy));
     const u32 closed = copies.group_count - pending;
@@ -249,17 +264,8 @@ CONVLOOM_SIM_API void convloom_sim_mma(const char* name, int operand, float* d, 
 CONVLOOM_SIM_API void convloom_sim_copy(void* target, const void* source, unsigned bytes,
                                         unsigned source_bytes, const char* file, int line) {
     using namespace convloom_sim;
-    Thread* self = current;
-    require_shared(self, target, bytes, bytes, "cp.async", file, line);
-    if (source_bytes > 0 && reinterpret_cast<u64>(source) % bytes != 0)
-        fail(self, "cp.async at %s:%d: source not aligned to %u bytes", file, line, bytes);
-    if (source_bytes > 0 && is_poisoned(source, source_bytes))
-        fail(self, "cp.async at %s:%d: source outside the tensors of this step", file, line);
-    touch(self, target, bytes, true, false);
-    memset(target, 0xff, bytes);  // NaN from now until the wait
-    Copies& copies = self->copies;
-    grow(copies.items, copies.count, copies.room);
-    copies.items[copies.count++] = {target, source, bytes, source_bytes};
+    ask_copy(current, current->copies, {target, source, bytes, source_bytes, nullptr}, bytes,
+             "cp.async", file, line);
 }
 
 CONVLOOM_SIM_API void convloom_sim_copy_commit() {
@@ -271,4 +277,27 @@ CONVLOOM_SIM_API void convloom_sim_copy_commit() {
 
 CONVLOOM_SIM_API void convloom_sim_copy_wait(unsigned pending) {
     convloom_sim::make_copies(convloom_sim::current, pending);
+}
+
+CONVLOOM_SIM_API void convloom_sim_bulk(const void* barrier, void* target, const void* source,
+                                        unsigned bytes, const char* file, int line) {
+    using namespace convloom_sim;
+    if (bytes == 0 || bytes % 16 != 0)
+        fail(current, "cp.async.bulk at %s:%d: %u bytes are no multiple of 16", file, line, bytes);
+    ask_copy(current, current->bulks, {target, source, bytes, bytes, barrier}, 16, "cp.async.bulk",
+             file, line);
+}
+
+CONVLOOM_SIM_API void convloom_sim_bulk_wait(const void* barrier) {
+    using namespace convloom_sim;
+    Copies& bulks = current->bulks;
+    u32 left = 0;
+    for (u32 i = 0; i < bulks.count; ++i) {
+        const Copy copy = bulks.items[i];
+        if (copy.barrier == barrier)
+            make_copy(current, copy);
+        else
+            bulks.items[left++] = copy;
+    }
+    bulks.count = left;
 }

@@ -117,7 +117,7 @@ void prepare_block(Block* block, u64 number) {
         thread.stack = -1;
         thread.warp_epoch = 0;
         thread.file = nullptr;
-        forget_copies(thread.copies);
+        forget_copies(thread);
     }
     fill_shared(block);
 }

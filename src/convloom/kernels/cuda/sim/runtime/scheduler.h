@@ -204,7 +204,9 @@ T& arguments_of(Thread* warp, u32 lane) {
 
 // ---- a fiber's life
 
-inline void forget_copies(Copies& copies) { copies.count = copies.group_count = 0; }
+inline void forget_copies(Thread& thread) {
+    thread.copies.count = thread.copies.group_count = thread.bulks.count = 0;
+}
 
 // The current thread has returned from the kernel. Whoever waits for it in its warp may go on.
 inline void retire(Thread* self) {
@@ -212,7 +214,7 @@ inline void retire(Thread* self) {
     const u32 warp = self->linear / kWarp;
     block->exited[warp] |= 1u << self->linear % kWarp;
     --block->alive;
-    forget_copies(self->copies);
+    forget_copies(*self);
     for (u32 left = block->meeting[warp]; left; left &= left - 1)
         if (block->meeting[warp] & 1u << lowest(left))
             conclude(block, &block->threads[warp * kWarp + lowest(left)]);

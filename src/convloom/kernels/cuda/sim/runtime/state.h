@@ -64,6 +64,7 @@ struct Copy {
     void* target;
     const void* source;
     u32 bytes, source_bytes;
+    const void* barrier;  // that tells of its end; none where groups do
 };
 struct Copies {
     Copy* items;
@@ -90,7 +91,7 @@ struct Thread {
     void* arguments;
     Meeting meeting;
     u32 warp_epoch;  // grows with each __syncwarp
-    Copies copies;
+    Copies copies, bulks;
 };
 
 // Who touched a byte of shared memory last; epochs tell what a barrier lies between.
