@@ -94,10 +94,12 @@ def test_steps_of_a_graph_find_their_rows(
     monkeypatch.setenv("CONVLOOM_SIM", os.environ.get("CONVLOOM_SIM") or "asan")
     plain = Config(split=split, cluster=split > 1)
     chained = replace(plain, chained=True)
-    ours, wanted = (
-        trained(small(), "cuda-sim", precision, config, 4, 7) for config in (chained, plain)
+    wanted, *others = (
+        trained(small(), "cuda-sim", precision, config, 4, 7)
+        for config in (plain, chained, replace(chained, bulk=True))
     )
-    assert_same(ours, wanted)
+    for ours in others:
+        assert_same(ours, wanted)
 
 
 @pytest.mark.gpu
@@ -105,13 +107,15 @@ def test_steps_of_a_graph_find_their_rows(
 @pytest.mark.parametrize("batch", [64, 300])
 @pytest.mark.parametrize("variant", ["plain", "cluster2ahead"])
 def test_a_gpu_trains_to_the_same_bits(precision: str, batch: int, variant: str) -> None:
-    """Many steps, so that a kernel that did not wait would be seen."""
+    """Many steps: a kernel that did not wait would be seen. Weights by the copy engine, too."""
     plain = VARIANTS[variant]
-    ours, wanted = (
+    chained = replace(plain, chained=True)
+    wanted, *others = (
         trained(lenet(num_classes=CLASSES), "cuda", precision, config, batch, 401)
-        for config in (replace(plain, chained=True), plain)
+        for config in (plain, chained, replace(chained, bulk=True))
     )
-    assert_same(ours, wanted)
+    for ours in others:
+        assert_same(ours, wanted)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the simulator needs g++")
