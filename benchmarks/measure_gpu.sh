@@ -75,7 +75,7 @@ times() { result $python "$here/kernel_times.py" --out "$new/times-lenet.json"; 
 
 onchip() {
     result $python "$here/onchip_step.py" --precision fp32,tf32,bf16 \
-        --variant auto,plain,cluster2,cluster2both,layers \
+        --variant auto,plain,cluster2,cluster2both,unbulk,unspread,layers \
         --out "$new/onchip-lenet.json" > /dev/null
 }
 

@@ -199,7 +199,10 @@ def compare(
 #: What changes the kernels of tensor cores: nothing else is compared for them.
 SHARED_FORMS = {"split2", "cluster2", "threads256", "early"}
 #: What changes only when something happens: bits are compared elsewhere.
-TIMES = {"plain", "ahead", "chained", "cluster2ahead", "cluster2chained", "cluster2both"}
+TIMES = {
+    *("plain", "ahead", "chained", "bulk", "cluster2ahead", "cluster2chained", "cluster2both"),
+    *("unbulk", "unspread", "shared288", "shared320"),
+}
 
 
 @pytest.mark.parametrize(

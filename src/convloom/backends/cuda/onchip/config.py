@@ -25,6 +25,8 @@ class Config:
             waits for that where it must (kernels/cuda/device/chained.cuh).
         bulk: whether weights come to shared memory by the copy engine, where the GPU has it (as it
             has clusters).
+        spread: whether each block of the second kernel has a multiprocessor of its own, where there
+            are enough.
         unroll: channels whose products are one piece of code, in fp32, so that the inputs of the
             next are on their way while those of one are multiplied.
     """
@@ -38,6 +40,7 @@ class Config:
     wide: bool = False
     chained: bool = False
     bulk: bool = False
+    spread: bool = False
     unroll: int = 1
 
     @property
@@ -49,7 +52,7 @@ class Config:
 PLAIN = Config()
 #: What plans are made with, but for comparisons: where clusters of two blocks can share the images,
 #: and where they cannot.
-SHARED = Config(split=2, cluster=True, ahead=True, chained=True, bulk=True)
+SHARED = Config(split=2, cluster=True, ahead=True, chained=True, bulk=True, spread=True)
 ALONE = Config(early=True, ahead=True)
 #: {name: what is compared with it}.
 VARIANTS = {
@@ -67,10 +70,12 @@ VARIANTS = {
     "cluster2ahead": Config(split=2, cluster=True, ahead=True),
     "cluster2chained": Config(split=2, cluster=True, chained=True),
     "cluster2both": Config(split=2, cluster=True, ahead=True, chained=True),
-    "cluster2early": Config(split=2, cluster=True, early=True, ahead=True, chained=True, bulk=True),
-    "together": Config(
-        split=2, cluster=True, early=True, ahead=True, wide=True, chained=True, bulk=True
-    ),
+    "shared": SHARED,
+    "unbulk": replace(SHARED, bulk=False),
+    "unspread": replace(SHARED, spread=False),
+    "shared288": replace(SHARED, threads=288),
+    "shared320": replace(SHARED, threads=320),
+    "together": replace(SHARED, early=True, wide=True),
 }
 _chosen: Choice[Config | None] = Choice("config of the kernels on chip", None)
 #: A way to choose another one; None: as ever.

@@ -301,9 +301,9 @@ class OnChip:
     def reduction(self, n: int, multiprocessors: int) -> Reduction:
         """The second kernel for n images.
 
-        If they fit each block has a multiprocessor of its own. As these become free one by one, the
-        first would take several blocks, and others none: so each asks for too much shared memory
-        for two.
+        Each block has a multiprocessor of its own, if there are so many. As these become free one
+        by one, the first would take several blocks, and others none: so each asks for too much
+        shared memory for two.
         """
         for each in range(1, _MOST_EACH + 1):
             made = self._reduction(n, each)

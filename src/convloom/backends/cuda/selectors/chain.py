@@ -189,7 +189,8 @@ class _Launches:
 
     def _reduce(self, workspaces: tuple[Argument, ...], packed: Argument, slabs: int) -> None:
         kernel, top = self.kernel, cast(TopKCorrect, self.chain.stages[-1])
-        reduction = kernel.reduction(self.n, self.multiprocessors)
+        room = self.multiprocessors if kernel.config.spread else 0
+        reduction = kernel.reduction(self.n, room)
         constants = self.constants | self._chained() | reduction.constants
         constants |= {
             "GRADIENTS": int(self._mode() == GRADIENTS),
