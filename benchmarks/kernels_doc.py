@@ -39,6 +39,7 @@ KEPT = (
     "layers-128.json",
     "many-lenet.json",
     "onchip-lenet.json",
+    "onchip-threads.json",
     "pytorch-alexnet-128.json",
     "pytorch-dropout-net-128.json",
     "pytorch-lenet-64.json",
@@ -289,9 +290,9 @@ def _layer_cells(group: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def onchip() -> str:
+def onchip(file: str = "onchip-lenet.json") -> str:
     """Whole steps on chip, a column a variant."""
-    found = _result("onchip-lenet.json")
+    found = _result(file)
     rows = [row for row in found["rows"] if "us" in row and "error" not in row]
     variants = list(dict.fromkeys(row["variant"] for row in rows))
     steps: dict[tuple[str, int], dict[str, float]] = {}
@@ -306,8 +307,9 @@ def onchip() -> str:
         for (precision, batch), us in steps.items()
     ]
     header = ("precision, batch", *(f"`{name}`" for name in variants), "images/s, best")
-    note = "Microseconds a step; an empty cell has the kernels of one to its left, or none."
-    return _table(header, made, "l" + "r" * (len(variants) + 1)) + f"\n{note} {_origin(found)}\n"
+    told = "Microseconds a step; an empty cell has the kernels of one to its left, or none."
+    told = " ".join([told, *([found["note"]] if "note" in found else []), _origin(found)])
+    return _table(header, made, "l" + "r" * (len(variants) + 1)) + f"\n{told}\n"
 
 
 def many() -> str:
@@ -535,6 +537,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{f"layers-{network}": partial(layers, network) for network in LARGE},
     "unseen": unseen,
     "onchip": onchip,
+    "onchip-threads": partial(onchip, "onchip-threads.json"),
     "many": many,
     "usage": usage,
     "agreement": agreement,

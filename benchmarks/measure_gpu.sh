@@ -76,7 +76,9 @@ times() { result $python "$here/kernel_times.py" --out "$new/times-lenet.json"; 
 onchip() {
     result $python "$here/onchip_step.py" --precision fp32,tf32,bf16 \
         --variant auto,plain,cluster2,cluster2both,unbulk,unspread,layers \
-        --out "$new/onchip-lenet.json" > /dev/null
+        --out "$new/onchip-lenet.json" > /dev/null &&
+        result $python "$here/onchip_step.py" --precision bf16 --batches 64 \
+            --variant shared,shared288,shared320,together --out "$new/onchip-threads.json" > /dev/null
 }
 
 many() { result $python "$here/many_models.py" --out "$new/many-lenet.json" > /dev/null; }

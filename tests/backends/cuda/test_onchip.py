@@ -15,7 +15,7 @@ from convloom.backends.cuda import device
 from convloom.backends.cuda.backend import CudaBackend
 from convloom.backends.cuda.device import HOPPER, Chip, chip
 from convloom.backends.cuda.onchip import plan
-from convloom.backends.cuda.onchip.config import ALONE, SHARED, VARIANTS, Config, using
+from convloom.backends.cuda.onchip.config import ALONE, SHARED, SHARED_BF16, VARIANTS, Config, using
 from convloom.backends.cuda.selectors import refusal as why_not
 from convloom.backends.cuda.selectors import select_kernel
 from convloom.backends.cuda.selectors.chain import on_chip, refusal
@@ -281,8 +281,18 @@ def test_blocks_share_images_where_they_can(
     assert selection.segment is not None
     assert (selection.segment.cluster, selection.segment.blocks) == (shared, shared * n)
     if config is None:
-        with using(SHARED if shared > 1 else ALONE):
+        with using(SHARED_BF16 if shared > 1 else ALONE):
             assert on_chip(graph.nodes[0], graph.specs, of) == selection
+
+
+@pytest.mark.parametrize(("precision", "config"), [("tf32", SHARED), ("bf16", SHARED_BF16)])
+def test_threads_of_shared_images(precision: str, config: Config) -> None:
+    chain = LENET.chain(ChainGradient, precision=precision)
+    graph = one_node(chain, operands(LENET, chain, 2))
+    selection = on_chip(graph.nodes[0], graph.specs, HOPPER)
+    assert selection is not None
+    assert selection.segment is not None
+    assert selection.segment.threads == config.threads
 
 
 def test_a_thread_beside_others_has_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:

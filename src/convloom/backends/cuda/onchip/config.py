@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from convloom.backends.cuda.choice import Choice
+from convloom.ops.precision import BF16
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,9 @@ class Config:
 
 PLAIN = Config()
 #: What plans are made with, but for comparisons: where clusters of two blocks can share the images,
-#: and where they cannot.
+#: in bfloat16 with threads that have more registers, and where they cannot.
 SHARED = Config(split=2, cluster=True, ahead=True, chained=True, bulk=True, spread=True)
+SHARED_BF16 = replace(SHARED, threads=288)
 ALONE = Config(early=True, ahead=True)
 #: {name: what is compared with it}.
 VARIANTS = {
@@ -71,10 +73,10 @@ VARIANTS = {
     "cluster2chained": Config(split=2, cluster=True, chained=True),
     "cluster2both": Config(split=2, cluster=True, ahead=True, chained=True),
     "shared": SHARED,
+    "shared288": SHARED_BF16,
+    "shared320": replace(SHARED, threads=320),
     "unbulk": replace(SHARED, bulk=False),
     "unspread": replace(SHARED, spread=False),
-    "shared288": replace(SHARED, threads=288),
-    "shared320": replace(SHARED, threads=320),
     "together": replace(SHARED, early=True, wide=True),
 }
 _chosen: Choice[Config | None] = Choice("config of the kernels on chip", None)
@@ -82,17 +84,20 @@ _chosen: Choice[Config | None] = Choice("config of the kernels on chip", None)
 using = _chosen.using
 
 
-def candidates(clusters: bool, room: int) -> tuple[Config, ...]:
+def candidates(clusters: bool, room: int, precision: str) -> tuple[Config, ...]:
     """What plans are made with, best first: the first one that fits, and whose blocks can share an
     image if they are to.
 
     Args:
         clusters: whether the GPU has them.
         room: how many blocks it has for each image of a batch.
+        precision: that of the operands of products.
     """
     wanted = _chosen()
     if wanted is not None:
         split = 1 if wanted.cluster and not clusters else max(1, min(wanted.split, room))
         return (replace(wanted, split=split),)
     alone = ALONE, PLAIN  # which takes the least memory
-    return (SHARED, *alone) if clusters and room >= SHARED.split else alone
+    if not clusters or room < SHARED.split:
+        return alone
+    return (SHARED_BF16, SHARED, *alone) if precision == BF16 else (SHARED, *alone)

@@ -99,7 +99,7 @@ class _Launches:
         form = Exact if exact else OnChip
         operand = OPERANDS.get(self.chain.precision, BFLOAT16)
         room = room_for(self.n, chip.multiprocessors)
-        for config in candidates(chip.clusters, room):
+        for config in candidates(chip.clusters, room, self.chain.precision):
             kernel = form.best(stages, self._mode(), chip.shared, operand, config)
             if kernel.fits and kernel.config.split == config.split:
                 break
