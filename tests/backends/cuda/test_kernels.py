@@ -405,6 +405,10 @@ class TestConvolution:
                 for op in (Conv2dWgrad, FusedConv2dWgrad):
                     wgrad = op(padding=padding, kernel=(3, 3))
                     trials.append(Trial(wgrad, (x, dy), exact=make is integers))
+        # The sum of two gradients near the largest number overflows, they do not.
+        x, dy = np.zeros((1, 16, 6, 6), np.float32), np.zeros((1, 32, 6, 6), np.float32)
+        x[0, 3, 2, 2], dy[0, 5, 2, 2] = 3e38, 1
+        trials.append(Trial(Conv2dWgrad(padding=(1, 1), kernel=(3, 3)), (x, dy), exact=True))
         with using(VARIANTS["wino_wgrad"]):
             assert all("winograd" in sources(trial, backend, "direct")[0] for trial in trials)
             assert check(trials, backend, "direct") == len(trials)

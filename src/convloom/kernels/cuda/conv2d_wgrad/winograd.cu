@@ -3,10 +3,10 @@
 // gradient of the pooled map and `index` says which cell of its window each belongs to.
 //
 // A block owns 32 filters and 16 channels, and `chunk` windows of 2x2 outputs, sixteen at a time: half
-// of its threads transform the inputs that these met, the others the gradients, and all multiply. A
-// sum that is not finite is made again of the products themselves, since transforms turn infinities
-// into NaN and spread them. Block c of the windows writes at dw + c * stride and db + c * stride, in
-// KRSC order; sum_partials adds several up.
+// of its threads transform the inputs that these met, the others the gradients, and all multiply. What
+// of dw is not finite is made again of the products themselves, since transforms turn infinities into
+// NaN and spread them, and overflow early. Block c of the windows writes at dw + c * stride and
+// db + c * stride, in KRSC order; sum_partials adds several up.
 // Against sparse: nearly twice as many products, but 16 of them for 16 bytes of shared memory read.
 // Against tiled: fewer than half of the products.
 // Limit: 32*K*C FLOPs a window.

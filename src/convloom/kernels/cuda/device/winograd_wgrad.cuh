@@ -236,23 +236,22 @@ struct WinogradWgrad {
                     make_float4(sum[i][j], sum[i][j + 1], sum[i][j + 2], sum[i][j + 3]));
     }
 
-    // G^T dU G; true if all that it is made of is finite.
+    // G^T dU G; true if all of it is finite, and so all that it is made of.
     __device__ __forceinline__ static bool filter(f32 (&dw)[9], const f32* sums) {
         f32 across[4][3], doubt = 0.0f;  // rows of dU G
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             f32 u[4];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                u[j] = sums[(4 * i + j) * SUMS];
-                doubt += u[j] - u[j];
-            }
+            for (int j = 0; j < 4; ++j) u[j] = sums[(4 * i + j) * SUMS];
             fold(across[i][0], across[i][1], across[i][2], u[0], u[1], u[2], u[3]);
         }
 #pragma unroll
         for (int j = 0; j < 3; ++j)
             fold(dw[j], dw[3 + j], dw[6 + j], across[0][j], across[1][j], across[2][j],
                  across[3][j]);
+#pragma unroll
+        for (int tap = 0; tap < 9; ++tap) doubt += dw[tap] - dw[tap];
         return doubt == 0.0f;
     }
     // G^T times four values.
