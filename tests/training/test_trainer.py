@@ -16,10 +16,11 @@ from convloom import nn, optim
 from convloom.backends import get_backend
 from convloom.data import Augmentation, from_arrays
 from convloom.training import Callback, Moment, NonFiniteError, Trainer
+from convloom.training.callbacks import one_by_one, watches_steps
 from convloom.training.history import History
 from convloom.training.loop import Loop
 from convloom.training.protocols import StepResult, StepResults
-from convloom.training.schedules import as_schedule
+from convloom.training.schedules import Constant, Rates, Span, as_schedule
 from convloom.training.trainer import TrainerError
 from tests.training.helpers import (
     InterpretedEngine,
@@ -217,6 +218,58 @@ def test_steps_are_told_together_or_one_by_one(monkeypatch: pytest.MonkeyPatch) 
     assert [row.step for row in one] == list(range(3, 52, 3))
     assert one == other
     assert histories[0].column("loss") == histories[1].column("loss")
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the simulator needs g++")
+def test_steps_before_one_that_is_not_finite_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("convloom.training.pace._PATIENCE", 1e6)
+    images = np.random.default_rng(0).normal(size=(120, 1, 6, 6)).astype(np.float32)
+    images[77] = np.nan  # in batch 10 of 15
+    told: list[float] = []
+
+    class Watcher(Callback):
+        may_lag = True
+
+        def on_steps(self, moment: Moment, results: StepResults) -> None:
+            told.extend(results.losses)
+            assert moment.progress.step == len(told)
+
+    trainer = Trainer(
+        *(nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), optim.SGD(lr=0.1)),
+        nn.CrossEntropyLoss(),
+        **{"batch_size": 8, "device": "cuda-sim", "input": "resident", "shuffle": False},
+        callbacks=[Watcher()],
+    )
+    data = from_arrays(images, np.arange(120) % 3, classes=["a", "b", "c"])
+    with pytest.raises(NonFiniteError, match="the loss is nan at step 10 "):
+        trainer.fit(data, epochs=1)
+    assert len(told) == 9
+    assert np.isfinite(told).all()
+
+
+def test_a_watchers_own_attribute_is_told_of_every_step() -> None:
+    watcher, plain = Callback(), Callback()
+    watcher.on_step = lambda moment: None  # type: ignore[method-assign]
+    for ask in (one_by_one, watches_steps):
+        assert ask([plain, watcher])
+        assert not ask([plain])
+
+
+def test_a_schedule_changed_between_epochs_counts_from_its_first_step() -> None:
+    """Though it begins and ends the epoch as the one before does."""
+
+    class Peak(Constant):
+        def rates(self, step: int, span: Span, lr: float) -> Rates:
+            return Rates(lr * (1 + (step % 3 == 1)))
+
+    class Change(Callback):
+        def on_epoch(self, moment: Moment) -> None:
+            moment.trainer.schedule = Peak()
+
+    trainer = make_trainer(schedule="constant", batch_size=10, callbacks=[Change()])
+    trainer.fit(images_and_labels(30), epochs=2)
+    log = trainer.engine.hyper_log  # type: ignore[attr-defined]
+    assert [values["lr"] for values in log] == [0.05, 0.05, 0.05, 0.05, 0.1, 0.05]
 
 
 def test_rates_of_each_step_follow_the_schedule() -> None:

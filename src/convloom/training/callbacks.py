@@ -62,7 +62,8 @@ class Callback:
         """After each step."""
 
     def on_validation(self, moment: Moment, done: int, total: int) -> None:
-        """After each batch of a validation: ``done`` of ``total`` samples."""
+        """After each batch of a validation, or several that ended together: ``done`` of ``total``
+        samples."""
 
     def on_epoch(self, moment: Moment) -> None:
         """After each epoch and its validation, before checkpoints are saved."""
@@ -92,8 +93,8 @@ def one_by_one(callbacks: Iterable[Callback]) -> bool:
 
 
 def _has_on_step(callback: Callback) -> bool:
-    own = getattr(type(callback), "on_step", None) is not Callback.on_step
-    return own and hasattr(callback, "on_step")
+    method = getattr(callback, "on_step", None)
+    return method is not None and getattr(method, "__func__", method) is not Callback.on_step
 
 
 def call(callbacks: Iterable[Callback], event: str, moment: Moment, *details: object) -> None:

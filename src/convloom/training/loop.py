@@ -10,7 +10,7 @@ import math
 import shlex
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,7 @@ class Rates:
     """
 
     def __init__(self, trainer: Trainer, begun: Progress) -> None:
-        self._begun = begun
+        self._begun, self._schedule = begun, trainer.schedule
         self._lrs: list[float] = []
         self._hyper: list[dict[str, float]] = []
         self._count = begun.batches - begun.batch
@@ -81,7 +81,7 @@ class Rates:
         """Whether they are those of the epoch that begins: nobody has changed the trainer since."""
         ends, now = (0, len(self._lrs) - 1) if self._lrs else (), _rates_of(trainer, begun)
         same = all(now(step) == (self._lrs[step], self._hyper[step]) for step in ends)
-        return same and begun == self._begun
+        return same and (begun, trainer.schedule) == (self._begun, self._schedule)
 
     def all(self) -> tuple[list[float], list[dict[str, float]]]:
         """Learning rates, and all hyper values, of the epoch's steps."""
@@ -117,6 +117,25 @@ def batches_of(trainer: Trainer, train: Dataset) -> Batches:
         prefetch=PREFETCH,
         **files,
     )
+
+
+def finite_steps(results: StepResults) -> int:
+    """How many steps come before the first whose loss or a cost is not finite."""
+    if math.isfinite(sum(results.losses)) and not any(results.costs):
+        return len(results)
+    for i, result in enumerate(results):
+        if not all(map(math.isfinite, (result.loss, *result.costs.values()))):
+            return i
+    return len(results)
+
+
+def _good_first(results: StepResults) -> Iterator[StepResults]:
+    """All steps at once; but those before one that is not finite apart, as watchers are told of
+    them before that one ends training."""
+    good, count = finite_steps(results), len(results)
+    if 0 < good < count:
+        yield results.part(0, good)
+    yield results if good in (0, count) else results.part(good, count)
 
 
 def epoch_row(
@@ -314,7 +333,7 @@ class Loop:
         step = begun.step
         with finished(self._feed.train(begun.epoch, begun.batch, course)) as parts:
             for part in parts:
-                for results in map(StepResults.of, part) if alone else (part,):
+                for results in map(StepResults.of, part) if alone else _good_first(part):
                     lrs = rates[step - begun.step : step - begun.step + len(results)]
                     self._count(results, lrs, step)
                     step += len(results)
@@ -367,15 +386,15 @@ class Loop:
 
     def _check(self, results: StepResults, lrs: Sequence[float]) -> None:
         """Raises NonFiniteError for the first step that is not finite; it counts as the last."""
-        if math.isfinite(sum(results.losses)) and not any(results.costs):
+        i = finite_steps(results)
+        if i == len(results):
             return
-        for i, result in enumerate(results):
-            found = {"loss": result.loss} | {f"cost {n}": v for n, v in result.costs.items()}
-            for name, value in found.items():
-                if not math.isfinite(value):
-                    self._since += i + 1
-                    self._lr = lrs[i]
-                    raise self._non_finite(f"the {name} is {value}")
+        result = results[i]
+        found = {"loss": result.loss} | {f"cost {n}": v for n, v in result.costs.items()}
+        name, value = next(one for one in found.items() if not math.isfinite(one[1]))
+        self._since += i + 1
+        self._lr = lrs[i]
+        raise self._non_finite(f"the {name} is {value}")
 
     def _log(self) -> None:
         """A row of the history for the steps since the last one."""
