@@ -7,17 +7,19 @@
 enum Hyper { LR, MOMENTUM, WEIGHT_DECAY, BETA1, BETA2, EPS, MAX_NORM, BIAS1, BIAS2 };
 
 // min(1, max_norm / (norm + 1e-6)); a NaN norm gives NaN, as torch.nn.utils.clip_grad_norm_ does.
-__device__ __forceinline__ f32 clip_scale(const f64* hyper, const f64* norm) {
+template <class Values>
+__device__ __forceinline__ f32 clip_scale(Values* hyper, const f64* norm) {
     const f64 scale = hyper[MAX_NORM] / (*norm + 1e-6);
     return scale > 1.0 ? 1.0f : f32(scale);
 }
 
-// What all elements of a parameter share. P holds CLIP and NESTEROV.
+// What all elements of a parameter share. P holds CLIP and NESTEROV; the vector may be volatile.
 template <class P>
 struct SgdRule {
     f32 rate, decay, momentum, scale;
 
-    __device__ SgdRule(const f64* hyper, const f64* norm, f32 rate_by, f32 decay_by)
+    template <class Values>
+    __device__ SgdRule(Values* hyper, const f64* norm, f32 rate_by, f32 decay_by)
         : rate(f32(hyper[LR] * rate_by)),
           decay(f32(hyper[WEIGHT_DECAY] * decay_by)),
           momentum(f32(hyper[MOMENTUM])),
@@ -36,7 +38,8 @@ template <class P>
 struct AdamwRule {
     f32 kept, step, beta2, blend1, blend2, root_bias2, eps, scale;
 
-    __device__ AdamwRule(const f64* hyper, const f64* norm, f32 rate_by, f32 decay_by)
+    template <class Values>
+    __device__ AdamwRule(Values* hyper, const f64* norm, f32 rate_by, f32 decay_by)
         : kept(f32(1.0 - hyper[LR] * rate_by * (hyper[WEIGHT_DECAY] * decay_by))),
           step(f32(hyper[LR] * rate_by / hyper[BIAS1])),
           beta2(f32(hyper[BETA2])),

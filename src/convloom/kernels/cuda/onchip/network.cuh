@@ -196,8 +196,9 @@ __device__ __forceinline__ const u64* fed_counter(const u64* counter, const Feed
                                                   const Source<P>& source, bool leaves) {
     __shared__ u64 now[2];
     if (threadIdx.x == 0) {
-        now[0] = counter == nullptr ? 0 : counter[0];
-        now[1] = fed.clock[1] + source.row;
+        const volatile u64 *seed = counter, *clock = fed.clock;  // source.cuh says why
+        now[0] = counter == nullptr ? 0 : seed[0];
+        now[1] = clock[1] + source.row;
         if (leaves && fed.place == 0) fed.clock[2] = source.row;
     }
     return now;

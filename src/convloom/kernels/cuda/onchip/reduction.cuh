@@ -25,7 +25,8 @@ __device__ __forceinline__ void await_step() {
 }
 
 struct NoRule {
-    __device__ NoRule(const f64*, const f64*, f32, f32) {}
+    template <class Values>
+    __device__ NoRule(Values*, const f64*, f32, f32) {}
 };
 
 // What a block works with.
@@ -52,12 +53,16 @@ struct Reduction {
         return {one.value[index], one.first[index], P::RULE == 2 ? one.second[index] : 0.0f};
     }
 
+    // The hyper values as they may be read ahead of the step's end: past the first-level cache.
+    using Rates = typename Pick<P::CHAINED != 0, const volatile f64, const f64>::Type;
+    __device__ __forceinline__ Rates* rates() const { return hyper; }
+
     // If AHEAD all that an update needs besides the gradient is asked for before that is known: what
     // elements of a parameter share, and the element `index`, or none where that is negative.
     using Early = typename Pick<P::AHEAD != 0, Rule, NoRule>::Type;
     template <int NUMBER>
     __device__ __forceinline__ Early early() const {
-        return Early(hyper, nullptr, parameter[NUMBER].rate, parameter[NUMBER].decay);
+        return Early(rates(), nullptr, parameter[NUMBER].rate, parameter[NUMBER].decay);
     }
     template <int NUMBER>
     __device__ __forceinline__ Element ask(int index) const {
@@ -309,8 +314,10 @@ __device__ __forceinline__ void report(const Reduction<P>& work, const Reported&
                                        i64 row) {
     constexpr int THREADS = WARPS * 32, RATES = hyper_values<P>();
     static_assert(RATES <= THREADS, "a thread for each value");
-    const u64 number = P::FED != 0 ? reported.clock[1] : 0;
-    const f64 share = 1.0 / f64(work.n), rate = threadIdx.x < RATES ? work.hyper[threadIdx.x] : 0.0;
+    const volatile u64* clock = reported.clock;
+    const u64 number = P::FED != 0 ? clock[1] : 0;
+    const f64 share = 1.0 / f64(work.n);
+    const f64 rate = threadIdx.x < RATES ? work.rates()[threadIdx.x] : 0.0;
     await_step<P>();
     f64 total = 0.0;
     i32 first = 0, top = 0;

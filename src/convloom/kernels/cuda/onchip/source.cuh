@@ -77,7 +77,10 @@ struct Source<P, true> {
         }
     }
     __device__ __forceinline__ i64 sample(i64 image, i64 n) const {
-        return order[i64(row) * n + image];
+        // Past the first-level cache: the host writes there between graphs, and a kernel of a chain
+        // may begin where an older row still lies.
+        const volatile i64* numbers = order;
+        return numbers[i64(row) * n + image];
     }
     __device__ __forceinline__ Raw raw(i64 sample, int i) const {
         if constexpr (Set::AUGMENT == 0)
