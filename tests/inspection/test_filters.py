@@ -160,7 +160,7 @@ class Shared(nn.Module):
 def model() -> nn.Module:
     made = Shared()
     made.input_shape = (3, 6, 6)
-    return made
+    return made.initialize()
 
 
 def test_layers_that_share_weights_have_the_same_filters() -> None:

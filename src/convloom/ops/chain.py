@@ -17,8 +17,9 @@ Precision: with ``tf32`` or ``bf16`` the operands of every product (Conv2d, Line
 (ops/precision.py) where they are stored for it: its input, its weight, and in the backward pass the
 gradient of its output, from which bias gradients are summed as well. Everything else is float32:
 accumulation, bias, activations, pooling and its winners, dropout, logits and their gradient (also
-where a product makes the logits), loss, gradients of parameters, parameters and states. ``fp32``
-rounds nothing, and a chain's reference gives the bits of the layers' references.
+where a product makes the logits; the kernels of GPUs round that gradient, too), loss, gradients of
+parameters, parameters and states. ``fp32`` rounds nothing, and a chain's reference gives the bits
+of the layers' references.
 """
 
 from __future__ import annotations
