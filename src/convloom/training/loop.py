@@ -368,14 +368,15 @@ class Loop:
         return lrs, Course(hyper, settled, self._stop_asked, another)
 
     def _count(self, results: StepResults, lrs: Sequence[float], step: int) -> None:
-        """Count steps behind number ``step``, as many at once as come before a row of the log."""
+        """Count steps behind number ``step``, as many at once as come before a row of the log; all
+        are finite, or the first is not."""
+        self._check(results[0], lrs[0])
         every, begin = self.trainer.log_every, 0
         while begin < len(results):
             end = len(results)
             if every:
                 end = min(end, begin + every - (step + begin) % every)
             part = results.part(begin, end)
-            self._check(part, lrs[begin:end])
             self._since += len(part)
             self._lr = lrs[end - 1]
             self._epoch.add_all(part)
@@ -384,17 +385,14 @@ class Loop:
                 self._log()
             begin = end
 
-    def _check(self, results: StepResults, lrs: Sequence[float]) -> None:
-        """Raises NonFiniteError for the first step that is not finite; it counts as the last."""
-        i = finite_steps(results)
-        if i == len(results):
-            return
-        result = results[i]
+    def _check(self, result: StepResult, lr: float) -> None:
+        """Raises NonFiniteError for a step that is not finite; it counts as the last."""
         found = {"loss": result.loss} | {f"cost {n}": v for n, v in result.costs.items()}
-        name, value = next(one for one in found.items() if not math.isfinite(one[1]))
-        self._since += i + 1
-        self._lr = lrs[i]
-        raise self._non_finite(f"the {name} is {value}")
+        for name, value in found.items():
+            if not math.isfinite(value):
+                self._since += 1
+                self._lr = lr
+                raise self._non_finite(f"the {name} is {value}")
 
     def _log(self) -> None:
         """A row of the history for the steps since the last one."""

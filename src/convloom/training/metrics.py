@@ -45,11 +45,7 @@ class Totals:
 
     def add(self, result: StepResult) -> None:
         """Count one batch."""
-        self.loss += result.loss * result.n
-        self.correct += result.correct
-        self.correct5 += result.correct5
-        self.n += result.n
-        self._add_costs(result.costs, result.n)
+        self.add_all(StepResults.of(result))
 
     def add_all(self, results: StepResults) -> None:
         """Count batches, with the bits of one after the other."""
@@ -61,12 +57,9 @@ class Totals:
         self.correct5 += sum(results.correct5)
         self.n += n * len(results)
         for costs in results.costs:
-            self._add_costs(costs, n)
-
-    def _add_costs(self, costs: Mapping[str, float], count: int) -> None:
-        for name, mean in costs.items():
-            total, n = self.costs.get(name, (0.0, 0))
-            self.costs[name] = total + mean * count, n + count
+            for name, mean in costs.items():
+                total, count = self.costs.get(name, (0.0, 0))
+                self.costs[name] = total + mean * n, count + n
 
     def means(self) -> Evaluation:
         """Sums divided by the number of samples; NaN when there were none."""

@@ -53,11 +53,6 @@ class Replay:
         self._graph(length)()
 
     def prepare(self, count: int) -> None:
-        """Capture the graphs that ``run(count)`` launches."""
-        for length in self.lengths(count):
-            self._graph(length)
-
-    def prepare_up_to(self, count: int) -> None:
         """Capture the graphs that any ``run`` of at most so many launches."""
         length = min(self.longest, _power_of_two(count))
         while length > 0:

@@ -225,7 +225,7 @@ class ResidentSteps:
         assert self._replay is not None
         # The host may ask for any number of steps at a time, and does until it knows how long one
         # takes.
-        self._replay.prepare_up_to(max((*runs,) or (steps,)))
+        self._replay.prepare(max((*runs,) or (steps,)))
 
     def begin(
         self,

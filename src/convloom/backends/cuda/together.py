@@ -222,8 +222,7 @@ class MemberSteps:
 
     def prepare(self, runs: Iterable[int]) -> None:
         """Make the graphs of steps that come so many at a time."""
-        for count in (1, *runs):
-            self._replay.prepare(count)
+        self._replay.prepare(max((1, *runs)))
 
     def begin(
         self,

@@ -9,6 +9,8 @@ from convloom.backends.cuda.selectors.common import ABSENT, Builder, ceil_div
 from convloom.backends.cuda.selectors.config import chosen
 from convloom.backends.cuda.selectors.tiles import (
     WINOGRAD_EACH,
+    output_windows,
+    plain_3x3,
     winograd_tile,
 )
 
@@ -29,10 +31,9 @@ def choose_forward(
         sizes: the constants of device/conv.cuh, BIAS, POOL and those of the activation.
         arguments: x, w, bias, y and index; what is not there is 0.
     """
-    out = sizes["OH"], sizes["OW"]
-    rows, cols = (side // 2 if sizes["POOL"] else ceil_div(side, 2) for side in out)
     source, depth, filters = "conv2d_fprop/winograd", sizes["C"], sizes["K"]
-    return _choose(build, source, sizes, arguments, depth, filters, samples, rows * cols)
+    windows = output_windows(sizes)
+    return _choose(build, source, sizes, arguments, depth, filters, samples, windows)
 
 
 def choose_dgrad(
@@ -60,11 +61,8 @@ def serves(sizes: Sizes, depth: int, filters: int) -> bool:
         depth: channels of a sum: C, or K of the gradient.
         filters: how many are summed: K, or C of the gradient.
     """
-    ones = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
-    last = not any(sizes[name] for name in ("XROW", "YROW", "WROW"))
     narrow = max(sizes["PH"], sizes["PW"]) <= 2
-    square = (sizes["R"], sizes["S"]) == (3, 3)
-    return ones == {1} and square and last and narrow and winograd_tile(depth, filters) is not None
+    return plain_3x3(sizes) and narrow and winograd_tile(depth, filters) is not None
 
 
 def _choose(

@@ -9,6 +9,7 @@ from convloom.backends.cuda.launch import Argument
 from convloom.backends.cuda.selectors.common import Builder, ceil_div
 from convloom.backends.cuda.selectors.config import chosen
 from convloom.backends.cuda.selectors.partial import PartialSums
+from convloom.backends.cuda.selectors.tiles import output_windows, plain_3x3
 from convloom.ir import Node
 
 #: Filters and channels of a block, its threads, and windows that it takes at a time.
@@ -34,9 +35,6 @@ class Filtering:
     @classmethod
     def of(cls, constants: Mapping[str, int], samples: int) -> Filtering | None:
         """None unless filters are 3x3, of stride 1, fill blocks, and all lies channels last."""
-        steps = {constants[name] for name in ("UH", "UW", "DH", "DW", "G")}
-        square = (constants["R"], constants["S"]) == (3, 3)
-        last = not (constants["XROW"] or constants["YROW"] or constants["WROW"])
         full = constants["K"] % _FILTERS == 0 and constants["C"] % _CHANNELS == 0
         made = cls(constants, samples)
         # The kernel counts the elements of up to 17 images in 32 bits.
@@ -44,16 +42,13 @@ class Filtering:
             constants["C"] * constants["H"] * constants["W"],
             constants["K"] * constants["OH"] * constants["OW"],
         )
-        served = steps == {1} and square and last and full and 17 * largest < 2**31
+        served = plain_3x3(constants) and full and 17 * largest < 2**31
         return made if served and made.windows else None
 
     @property
     def windows(self) -> int:
         """Of the batch; without a pool the last ones of a map may overhang it."""
-        rows, cols = self.constants["OH"], self.constants["OW"]
-        if self.constants["POOL"]:
-            return self.samples * (rows // 2) * (cols // 2)
-        return self.samples * ceil_div(rows, 2) * ceil_div(cols, 2)
+        return self.samples * output_windows(self.constants)
 
     @property
     def wanted(self) -> bool:

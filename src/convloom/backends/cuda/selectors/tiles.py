@@ -194,6 +194,22 @@ class WinogradTile:
     shared: int
 
 
+def plain_3x3(sizes: Mapping[str, int]) -> bool:
+    """Whether a convolution has 3x3 filters, stride 1, no dilation, one group, and all tensors
+    channels last; ``sizes``: the constants of device/conv.cuh."""
+    ones = {sizes[name] for name in ("UH", "UW", "DH", "DW", "G")}
+    last = not any(sizes[name] for name in ("XROW", "YROW", "WROW"))
+    return ones == {1} and last and (sizes["R"], sizes["S"]) == (3, 3)
+
+
+def output_windows(sizes: Mapping[str, int]) -> int:
+    """Windows of 2x2 outputs of a sample: those that a pool takes, if POOL; else the last ones of a
+    map may overhang it."""
+    out = sizes["OH"], sizes["OW"]
+    rows, cols = (side // 2 if sizes["POOL"] else ceil_div(side, 2) for side in out)
+    return rows * cols
+
+
 def winograd_tile(depth: int, filters: int) -> WinogradTile | None:
     """The block with the most filters that wastes at most a quarter of its products; None without.
 
